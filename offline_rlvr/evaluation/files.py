@@ -1,12 +1,12 @@
 """Evaluations on disk: one Parquet file each, written whole or not at all."""
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from offline_rlvr.durable import replace_file
 from offline_rlvr.errors import DataError
 from offline_rlvr.evaluation.records import Evaluation
 
@@ -30,7 +30,11 @@ def evaluation_path(run_dir: Path, name: str, update: int) -> Path:
 
 
 def write_evaluation(path: Path, evaluation: Evaluation) -> None:
-    """Write the file whole: temporary sibling, fsync, rename, fsync of the folder."""
+    """Write the file whole, or leave what was there.
+
+    Raises:
+        ResourceError: The system refused (disk full, read-only).
+    """
     metadata = {
         "offline_rlvr.name": evaluation.name,
         "offline_rlvr.update": str(evaluation.update),
@@ -53,21 +57,10 @@ def write_evaluation(path: Path, evaluation: Evaluation) -> None:
     ]
     arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
     table = pa.Table.from_arrays(arrays, schema=SCHEMA.with_metadata(metadata))
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            pq.write_table(table, file, compression="zstd", write_page_checksum=True)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    replace_file(path, sink.getvalue().to_pybytes())
 
 
 def read_evaluation(path: Path) -> Evaluation:
@@ -111,5 +104,5 @@ def read_evaluation(path: Path) -> Evaluation:
 
 def read_evaluations(run_dir: Path) -> list[Evaluation]:
     """All evaluations of a run, by set and update; an empty list when there is none."""
-    paths = sorted((run_dir / "evaluations").glob("[!.]*.parquet"))
+    paths = sorted((run_dir / "evaluations").glob("*.parquet"))
     return sorted((read_evaluation(path) for path in paths), key=lambda e: (e.name, e.update))

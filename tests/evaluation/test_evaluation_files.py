@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from offline_rlvr.errors import DataError
+from offline_rlvr.errors import DataError, ResourceError
 from offline_rlvr.evaluation import (
     Evaluation,
     evaluation_path,
@@ -111,7 +111,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", disk_full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(ResourceError, match="No space"):
         write_evaluation(path, evaluation([[0, 0]]))
     assert read_evaluation(path).rewards.tolist() == [[1, 1]]
     assert [p.name for p in tmp_path.iterdir()] == ["e.parquet"]

@@ -1,0 +1,60 @@
+"""Where questions and answers come from: one module per source, the module name is the config name.
+
+A source is a module with `load(**params) -> list[Problem]`. Adding a file here adds a source. No torch.
+"""
+
+import difflib
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterable
+from typing import Any
+
+from offline_rlvr.errors import ConfigError
+from offline_rlvr.records import Problem
+
+__all__ = ["dedupe", "load", "names"]
+
+
+def names() -> list[str]:
+    """The sources there are."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def load(name: str, **params: Any) -> list[Problem]:
+    """Load problems from the source `name` (a module of this package) with its parameters.
+
+    Raises:
+        ConfigError: There is no such source or parameter (the nearest is named), a required parameter is
+            missing, or the source refuses a value.
+        DataError: The source's data is damaged.
+    """
+    if name not in names():
+        raise _unknown("problem source", name, names())
+    source = importlib.import_module(f"{__name__}.{name}").load
+    parameters = inspect.signature(source).parameters
+    for given in params:
+        if given not in parameters:
+            raise _unknown(f"parameter of problems {name!r}:", given, parameters)
+    for wanted, parameter in parameters.items():
+        if parameter.default is parameter.empty and wanted not in params:
+            raise ConfigError(f"problems {name!r} need the parameter {wanted!r}")
+    return source(**params)
+
+
+def dedupe(problems: Iterable[Problem]) -> tuple[list[Problem], int]:
+    """Keep the first problem of each exact question text; also return how many were dropped."""
+    everything = list(problems)
+    kept: dict[str, Problem] = {}
+    for problem in everything:
+        kept.setdefault(problem.question, problem)
+    return list(kept.values()), len(everything) - len(kept)
+
+
+def _unknown(what: str, found: str, allowed: Iterable[str]) -> ConfigError:
+    allowed = sorted(allowed)
+    nearest = difflib.get_close_matches(found, allowed, n=1)
+    return ConfigError(
+        f"unknown {what} {found!r}; allowed: {', '.join(allowed)}",
+        hint=f"did you mean {nearest[0]!r}?" if nearest else None,
+    )

@@ -1,0 +1,245 @@
+"""Sampling with transformers' `generate` and its KV cache; runs anywhere torch runs.
+
+`generate` only moves the cache along. The draw itself is ours, because two things must be certain: the stored
+log-prob is that of the distribution which drew the token, and a response depends on its seed, its prompt and the
+weights alone — not on its neighbors in the batch, the model's generation config or the global random state.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from offline_rlvr.errors import ConfigError, DataError, IncompatibleError
+from offline_rlvr.generation.sampling import Sampling
+from offline_rlvr.records import Response
+
+#: A log-prob may exceed 0 by rounding only.
+MAX_LOGPROB = 1e-6
+
+
+class HFGenerator:
+    """Samples responses from a transformers causal language model.
+
+    Args:
+        model: A decoder-only model, PEFT adapters allowed.
+        tokenizer: Used to decode text and for its padding id.
+        sampling: Settings of every response.
+        batch_size: Responses per `generate` call.
+        pad_token_id: Fills rows up; never read, since masks come from lengths. Default: the tokenizer's, or 0.
+
+    Raises:
+        ConfigError: `batch_size` is below 1.
+        IncompatibleError: The model is not decoder-only.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        sampling: Sampling,
+        batch_size: int = 64,
+        pad_token_id: int | None = None,
+    ):
+        if batch_size < 1:
+            raise ConfigError(f"batch_size is {batch_size}; it must be at least 1")
+        # PEFT wraps `generate` to install its own generation config; the adapters act inside the base model anyway.
+        self.model: Any = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
+        if self.model.config.is_encoder_decoder:
+            raise IncompatibleError(
+                f"{type(self.model).__name__} is an encoder-decoder model; only decoder-only ones are supported"
+            )
+        self.tokenizer = tokenizer
+        self.sampling = sampling
+        self.batch_size = batch_size
+        fallback = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+        self.pad_token_id = fallback if pad_token_id is None else pad_token_id
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]]
+    ) -> list[list[Response]]:
+        """Sample `len(seeds[i])` responses for prompt i.
+
+        Raises:
+            DataError: A prompt is empty, or a sampled token has a non-finite or positive log-prob.
+            IncompatibleError: A prompt and its response do not fit the model's positions.
+        """
+        if len(prompts) != len(seeds):
+            raise ConfigError(f"{len(prompts)} prompts but {len(seeds)} lists of seeds")
+        self._check_lengths(prompts)
+        rows = [(i, k) for i in range(len(prompts)) for k in range(len(seeds[i]))]
+        # Neighbors of equal length need no padding and share a prefill of one width.
+        rows.sort(key=lambda row: len(prompts[row[0]]))
+        responses: dict[tuple[int, int], Response] = {}
+        with _neutral(self.model):
+            for start in range(0, len(rows), self.batch_size):
+                batch = rows[start : start + self.batch_size]
+                sampled = self._sample(
+                    [prompts[i] for i, _ in batch], [seeds[i][k] for i, k in batch]
+                )
+                for (i, k), (ids, logprobs) in zip(batch, sampled, strict=True):
+                    responses[i, k] = self._response(i, ids, logprobs, seeds[i][k])
+        return [[responses[i, k] for k in range(len(seeds[i]))] for i in range(len(prompts))]
+
+    def _check_lengths(self, prompts: Sequence[Sequence[int]]) -> None:
+        limit = getattr(self.model.config, "max_position_embeddings", None) or math.inf
+        for i, prompt in enumerate(prompts):
+            if not len(prompt):
+                raise DataError(f"prompt {i} is empty; a model needs at least one token to start from")
+            if len(prompt) + self.sampling.max_new_tokens > limit:
+                raise IncompatibleError(
+                    f"prompt {i} has {len(prompt)} tokens and max_new_tokens is "
+                    f"{self.sampling.max_new_tokens}, but the model has only {limit} positions",
+                    hint=f"lower max_new_tokens or drop prompts longer than "
+                    f"{limit - self.sampling.max_new_tokens} tokens",
+                )
+
+    def _sample(
+        self, prompts: list[Sequence[int]], seeds: list[int]
+    ) -> list[tuple[list[int], list[float]]]:
+        """Token ids and log-probs of one batch, cut after the first stop token."""
+        width = max(map(len, prompts))
+        input_ids = torch.full((len(prompts), width), self.pad_token_id)
+        mask = torch.zeros_like(input_ids)
+        for row, prompt in enumerate(prompts):
+            input_ids[row, width - len(prompt) :] = torch.tensor(prompt)
+            mask[row, width - len(prompt) :] = 1
+        draw = SeededDraw(self.sampling, seeds)
+        config = GenerationConfig(
+            max_new_tokens=self.sampling.max_new_tokens,
+            do_sample=False,
+            use_cache=True,
+            pad_token_id=self.pad_token_id,
+            eos_token_id=list(self.sampling.stop_token_ids) or None,
+        )
+        output = self.model.generate(
+            input_ids.to(self.model.device),
+            attention_mask=mask.to(self.model.device),
+            generation_config=config,
+            logits_processor=LogitsProcessorList([draw]),
+        )
+        ids = output[:, width:].tolist()
+        logprobs = torch.stack(draw.logprobs, dim=1).tolist()
+        return [self._cut(*pair) for pair in zip(ids, logprobs, strict=True)]
+
+    def _cut(self, ids: list[int], logprobs: list[float]) -> tuple[list[int], list[float]]:
+        """Up to and with the first stop token; after it `generate` fills up, even where pad equals EOS."""
+        stops = set(self.sampling.stop_token_ids)
+        end = next((t + 1 for t, token in enumerate(ids) if token in stops), len(ids))
+        return ids[:end], logprobs[:end]
+
+    def _response(self, prompt: int, ids: list[int], logprobs: list[float], seed: int) -> Response:
+        for t, logprob in enumerate(logprobs):
+            if not -math.inf < logprob <= MAX_LOGPROB:
+                raise DataError(
+                    f"prompt {prompt}: token {t} of a response (id {ids[t]}) has log-prob {logprob}; "
+                    "it must be finite and <= 0",
+                    hint="the model's logits are not finite here: check its weights and its dtype",
+                )
+        return Response(
+            token_ids=tuple(ids),
+            behavior_logprobs=tuple(logprobs),
+            text=str(self.tokenizer.decode(ids, skip_special_tokens=True)),
+            finish_reason="stop" if ids[-1] in self.sampling.stop_token_ids else "length",
+            seed=seed,
+        )
+
+
+class SeededDraw(LogitsProcessor):
+    """Draws each row's token from its own random stream and makes `generate` take it.
+
+    One uniform number per token is turned into a token by the inverse of the cumulative distribution. Drawing
+    one number instead of one per vocabulary entry keeps the cost independent of the vocabulary, and equal seeds
+    give equal tokens on every device.
+
+    Attributes:
+        logprobs: One [B] float32 tensor per step: log-prob of the drawn token under the distribution it was
+            drawn from, in nats.
+    """
+
+    def __init__(self, sampling: Sampling, seeds: Sequence[int]):
+        self.logprobs: list[Float[Tensor, " B"]] = []
+        # NumPy's Philox takes all bits of a seed; torch's CPU generator keeps only the low 32.
+        uniforms = [
+            np.random.Generator(np.random.Philox(seed)).random(sampling.max_new_tokens)
+            for seed in seeds
+        ]
+        self._uniforms: Float[Tensor, "B T"] = torch.from_numpy(np.stack(uniforms))
+        self._warpers = LogitsProcessorList()
+        if sampling.temperature != 1:
+            self._warpers.append(TemperatureLogitsWarper(float(sampling.temperature)))
+        if sampling.top_k:
+            self._warpers.append(TopKLogitsWarper(sampling.top_k))
+        if sampling.top_p < 1:
+            self._warpers.append(TopPLogitsWarper(sampling.top_p))
+        if sampling.min_p:
+            self._warpers.append(MinPLogitsWarper(sampling.min_p))
+
+    def __call__(
+        self, input_ids: Int[Tensor, "B P"], scores: Float[Tensor, "B V"]
+    ) -> Float[Tensor, "B V"]:
+        """Record the draw; return scores whose maximum is the drawn token."""
+        logprobs = self._warpers(input_ids, scores.float()).log_softmax(-1)
+        uniform = self._uniforms[:, len(self.logprobs)].to(scores.device)
+        token = inverse_cdf(logprobs, uniform)
+        self.logprobs.append(logprobs.gather(-1, token[:, None])[:, 0])
+        return torch.full_like(scores, -math.inf).scatter_(-1, token[:, None], 0.0)
+
+
+def inverse_cdf(
+    logprobs: Float[Tensor, "B V"], uniform: Float[Tensor, " B"]
+) -> Int[Tensor, " B"]:
+    """The token at quantile `uniform` (in [0, 1)) of each row; never one of probability zero."""
+    # float64: a float32 running sum over 150,000 tokens would shift probabilities by more than rare tokens have.
+    cdf = logprobs.exp().double().cumsum_(-1)
+    total = cdf[:, -1]
+    # Just below the total, so that rounding cannot point past the last possible token.
+    target = torch.minimum(uniform * total, total.nextafter(torch.zeros_like(total)))
+    token = torch.searchsorted(cdf, target[:, None], right=True)[:, 0]
+    # NaN logits point past the end; the NaN log-prob stored for them is refused by the caller.
+    return token.clamp_(max=logprobs.shape[-1] - 1)
+
+
+@contextmanager
+def _neutral(model: Any) -> Iterator[None]:
+    """The model in eval mode with an empty generation config; everything as found afterwards.
+
+    `generate` fills every setting left unset from `model.generation_config` (a repetition penalty, suppressed
+    tokens, ...), so explicit values are not enough: the source must be empty.
+    """
+    training = [module for module in model.modules() if module.training]
+    found = model.generation_config
+    model.generation_config = GenerationConfig()
+    model.eval()
+    try:
+        yield
+    finally:
+        model.generation_config = found
+        for module in training:
+            module.training = True
+
+
+def load(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sampling: Sampling,
+    batch_size: int = 64,
+) -> HFGenerator:
+    """The generator of this back-end, by config name `hf`."""
+    return HFGenerator(model, tokenizer, sampling, batch_size)

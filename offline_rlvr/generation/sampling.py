@@ -1,0 +1,85 @@
+"""How responses are sampled: every setting, explicit and in full. No torch here."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from offline_rlvr.errors import ConfigError
+
+#: Stored log-probs are those of the distribution the token was drawn from: after temperature and truncation.
+LOGPROB_MODE = "sampled_distribution"
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Sampling settings; what is not here (penalties, minimum length, suppressed tokens) is off.
+
+    Attributes:
+        max_new_tokens: Limit of a response, in tokens, EOS included; >= 1.
+        temperature: Logits are divided by it; > 0.
+        top_p: Smallest set of tokens with this probability mass; 1 is off.
+        top_k: Number of tokens kept; 0 is off.
+        min_p: Keep tokens at least this likely relative to the likeliest; 0 is off.
+        stop_token_ids: Ids that end a response, itself included. Empty: every response runs to the limit.
+
+    Raises:
+        ConfigError: A value is out of range.
+    """
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    stop_token_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        # "not (a <= x)" rather than "x < a": NaN fails every comparison and must be refused too.
+        if not self.max_new_tokens >= 1:
+            _refuse("max_new_tokens", self.max_new_tokens, "a whole number >= 1")
+        if not 0 < self.temperature < float("inf"):
+            _refuse(
+                "temperature",
+                self.temperature,
+                "a number > 0",
+                hint="greedy decoding (temperature 0) has no sampled distribution; use a small one such as 0.1",
+            )
+        if not 0 < self.top_p <= 1:
+            _refuse("top_p", self.top_p, "a number > 0 and <= 1 (1 is off)")
+        if not self.top_k >= 0:
+            _refuse("top_k", self.top_k, "a whole number >= 0 (0 is off)")
+        if not 0 <= self.min_p < 1:
+            _refuse("min_p", self.min_p, "a number >= 0 and < 1 (0 is off)")
+        if any(token < 0 for token in self.stop_token_ids):
+            _refuse("stop_token_ids", self.stop_token_ids, "token ids >= 0")
+
+    @property
+    def truncated(self) -> bool:
+        """Whether some tokens can never be drawn, so that stored log-probs are renormalized."""
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The settings in effect, those that are off included, for a pool's identity."""
+        return {
+            "max_new_tokens": self.max_new_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "min_p": self.min_p,
+            "stop_token_ids": list(self.stop_token_ids),
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "min_new_tokens": 0,
+            "logprobs": LOGPROB_MODE,
+        }
+
+
+def seed_for(run_seed: int, group_id: int, index: int) -> int:
+    """The 63-bit sampling seed of response `index` of a group: a pure function, alike on every machine."""
+    digest = hashlib.sha256(f"{run_seed}/{group_id}/{index}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def _refuse(name: str, value: object, allowed: str, hint: str | None = None) -> None:
+    raise ConfigError(f"sampling.{name} is {value!r}; it must be {allowed}", hint=hint)

@@ -2,10 +2,11 @@ r"""Make the built-in model: a tiny Qwen3 that answers arithmetic about half of 
 
     python scripts/make_builtin_model.py --out DIR [--steps 600] [--seed 0]
 
-It writes a Hugging Face folder (character tokenizer, chat template, float32 safetensors), trains the model by plain
-supervision on the train split of `offline_rlvr.problems.arithmetic`, and prints what it measured on the held-out split
-with the package's own generator. It stops early on purpose: a student for reinforcement learning must be unsure, so
-that most groups hold right and wrong answers.
+It writes a Hugging Face folder (character tokenizer, chat template, float32 safetensors), trains
+the model by plain supervision on the train split of `offline_rlvr.problems.arithmetic`, and prints
+what it measured on the held-out split with the package's own generator. It stops early on purpose:
+a student for reinforcement learning must be unsure, so that most groups hold right and wrong
+answers.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import math
 import re
 import statistics
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -32,7 +34,8 @@ SPECIAL = ("<|pad|>", "<|bos|>", "<|eos|>", "<|unk|>", "<|system|>", "<|user|>",
 PAD, BOS, EOS, UNK = range(4)
 CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))
 
-#: A role token opens each turn; an assistant turn ends with EOS, so a finished response is a finished turn.
+#: A role token opens each turn; an assistant turn ends with EOS, so a finished response is a
+#: finished turn.
 CHAT_TEMPLATE = (
     "{{ bos_token }}"
     "{% for message in messages %}"
@@ -42,8 +45,9 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 
-BATCH_SIZE = 256
-LEARNING_RATE = 1e-3
+DRAWING = 2000
+BATCH_SIZE = 128
+LEARNING_RATE = 3e-3
 WARMUP_STEPS = 50
 
 
@@ -119,11 +123,17 @@ def collate(pairs: list[tuple[list[int], list[int]]]) -> tuple[torch.Tensor, tor
     return ids, labels
 
 
+def stream(seed: int) -> Iterator[Problem]:
+    """Train-split problems for ever; each drawing holds all kinds in about equal shares."""
+    for drawing in itertools.count():
+        yield from arithmetic.load(DRAWING, seed=seed + drawing, split="train")
+
+
 def train(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: int, seed: int
 ) -> None:
     """Cross-entropy on fresh train-split problems, warm-up and cosine decay."""
-    problems = iter(arithmetic.load(steps * BATCH_SIZE, seed=seed, split="train"))
+    problems = stream(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
     model.train()
     started = time.monotonic()
@@ -142,7 +152,9 @@ def train(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step % 50 == 0 or step == steps - 1:
-            print(f"step {step:4d}  loss {loss:.4f}  {time.monotonic() - started:.0f} s", flush=True)
+            print(
+                f"step {step:4d}  loss {loss:.4f}  {time.monotonic() - started:.0f} s", flush=True
+            )
     model.eval()
 
 
@@ -154,7 +166,7 @@ def boxed(text: str) -> str | None:
 def measure(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, count: int = 400
 ) -> dict[str, float]:
-    """mean@32, pass@32 and the share of mixed groups of 8, on held-out problems at temperature 1."""
+    """mean@32, pass@32 and the share of mixed groups of 8, held out, at temperature 1."""
     problems = arithmetic.load(count, seed=1, split="heldout")
     prompts = [encode(tokenizer, problem)[0] for problem in problems]
     seeds = [[seed_for(0, i, k) for k in range(32)] for i in range(count)]

@@ -1,6 +1,7 @@
-"""From prompt ids to responses with the log-prob of every token: one module per back-end. No torch at import.
+"""From prompt ids to responses with the log-prob of every token: one module per back-end.
 
 A back-end is a module with `load(...) -> Generator`; the module name is the config name.
+Importing this package imports no torch.
 """
 
 import importlib
@@ -27,8 +28,9 @@ class Generator(Protocol):
     ) -> list[list[Response]]:
         """Sample `len(seeds[i])` responses for the prompt ids `prompts[i]`, in input order.
 
-        Each response holds the ids as drawn and, for each, its log-prob under the distribution it was drawn
-        from; a back-end that cannot give a finite one raises DataError instead of a placeholder.
+        Each response holds the ids as drawn and, for each, its log-prob under the distribution it
+        was drawn from; a back-end that cannot give a finite one raises DataError instead of a
+        placeholder.
         """
         ...
 

@@ -1,8 +1,9 @@
 """Sampling with transformers' `generate` and its KV cache; runs anywhere torch runs.
 
-`generate` only moves the cache along. The draw itself is ours, because two things must be certain: the stored
-log-prob is that of the distribution which drew the token, and a response depends on its seed, its prompt and the
-weights alone — not on its neighbors in the batch, the model's generation config or the global random state.
+`generate` only moves the cache along. The draw itself is ours, because two things must be certain:
+the stored log-prob is that of the distribution which drew the token, and a response depends on its
+seed, its prompt and the weights alone — not on its neighbors in the batch, the model's generation
+config or the global random state.
 """
 
 import math
@@ -42,7 +43,8 @@ class HFGenerator:
         tokenizer: Used to decode text and for its padding id.
         sampling: Settings of every response.
         batch_size: Responses per `generate` call.
-        pad_token_id: Fills rows up; never read, since masks come from lengths. Default: the tokenizer's, or 0.
+        pad_token_id: Fills rows up; never read, since masks come from lengths. Default: the
+            tokenizer's, or 0.
 
     Raises:
         ConfigError: `batch_size` is below 1.
@@ -59,11 +61,13 @@ class HFGenerator:
     ):
         if batch_size < 1:
             raise ConfigError(f"batch_size is {batch_size}; it must be at least 1")
-        # PEFT wraps `generate` to install its own generation config; the adapters act inside the base model anyway.
+        # PEFT wraps `generate` to install its own generation config; the adapters act inside the
+        # base model anyway.
         self.model: Any = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
         if self.model.config.is_encoder_decoder:
             raise IncompatibleError(
-                f"{type(self.model).__name__} is an encoder-decoder model; only decoder-only ones are supported"
+                f"{type(self.model).__name__} is an encoder-decoder model; "
+                "only decoder-only ones are supported"
             )
         self.tokenizer = tokenizer
         self.sampling = sampling
@@ -101,7 +105,9 @@ class HFGenerator:
         limit = getattr(self.model.config, "max_position_embeddings", None) or math.inf
         for i, prompt in enumerate(prompts):
             if not len(prompt):
-                raise DataError(f"prompt {i} is empty; a model needs at least one token to start from")
+                raise DataError(
+                    f"prompt {i} is empty; a model needs at least one token to start from"
+                )
             if len(prompt) + self.sampling.max_new_tokens > limit:
                 raise IncompatibleError(
                     f"prompt {i} has {len(prompt)} tokens and max_new_tokens is "
@@ -139,7 +145,7 @@ class HFGenerator:
         return [self._cut(*pair) for pair in zip(ids, logprobs, strict=True)]
 
     def _cut(self, ids: list[int], logprobs: list[float]) -> tuple[list[int], list[float]]:
-        """Up to and with the first stop token; after it `generate` fills up, even where pad equals EOS."""
+        """Up to and with the first stop token: what follows is padding, even where pad is EOS."""
         stops = set(self.sampling.stop_token_ids)
         end = next((t + 1 for t, token in enumerate(ids) if token in stops), len(ids))
         return ids[:end], logprobs[:end]
@@ -148,8 +154,8 @@ class HFGenerator:
         for t, logprob in enumerate(logprobs):
             if not -math.inf < logprob <= MAX_LOGPROB:
                 raise DataError(
-                    f"prompt {prompt}: token {t} of a response (id {ids[t]}) has log-prob {logprob}; "
-                    "it must be finite and <= 0",
+                    f"prompt {prompt}: token {t} of a response (id {ids[t]}) has log-prob "
+                    f"{logprob}; it must be finite and <= 0",
                     hint="the model's logits are not finite here: check its weights and its dtype",
                 )
         return Response(
@@ -164,13 +170,13 @@ class HFGenerator:
 class SeededDraw(LogitsProcessor):
     """Draws each row's token from its own random stream and makes `generate` take it.
 
-    One uniform number per token is turned into a token by the inverse of the cumulative distribution. Drawing
-    one number instead of one per vocabulary entry keeps the cost independent of the vocabulary, and equal seeds
-    give equal tokens on every device.
+    One uniform number per token is turned into a token by the inverse of the cumulative
+    distribution. Drawing one number instead of one per vocabulary entry keeps the cost independent
+    of the vocabulary, and equal seeds give equal tokens on every device.
 
     Attributes:
-        logprobs: One [B] float32 tensor per step: log-prob of the drawn token under the distribution it was
-            drawn from, in nats.
+        logprobs: One [B] float32 tensor per step: log-prob of the drawn token under the
+            distribution it was drawn from, in nats.
     """
 
     def __init__(self, sampling: Sampling, seeds: Sequence[int]):
@@ -181,32 +187,31 @@ class SeededDraw(LogitsProcessor):
             for seed in seeds
         ]
         self._uniforms: Float[Tensor, "B T"] = torch.from_numpy(np.stack(uniforms))
-        self._warpers = LogitsProcessorList()
+        self._warp: Any = LogitsProcessorList()
         if sampling.temperature != 1:
-            self._warpers.append(TemperatureLogitsWarper(float(sampling.temperature)))
+            self._warp.append(TemperatureLogitsWarper(float(sampling.temperature)))
         if sampling.top_k:
-            self._warpers.append(TopKLogitsWarper(sampling.top_k))
+            self._warp.append(TopKLogitsWarper(sampling.top_k))
         if sampling.top_p < 1:
-            self._warpers.append(TopPLogitsWarper(sampling.top_p))
+            self._warp.append(TopPLogitsWarper(sampling.top_p))
         if sampling.min_p:
-            self._warpers.append(MinPLogitsWarper(sampling.min_p))
+            self._warp.append(MinPLogitsWarper(sampling.min_p))
 
     def __call__(
         self, input_ids: Int[Tensor, "B P"], scores: Float[Tensor, "B V"]
     ) -> Float[Tensor, "B V"]:
         """Record the draw; return scores whose maximum is the drawn token."""
-        logprobs = self._warpers(input_ids, scores.float()).log_softmax(-1)
+        logprobs = self._warp(input_ids, scores.float()).log_softmax(-1)
         uniform = self._uniforms[:, len(self.logprobs)].to(scores.device)
         token = inverse_cdf(logprobs, uniform)
         self.logprobs.append(logprobs.gather(-1, token[:, None])[:, 0])
         return torch.full_like(scores, -math.inf).scatter_(-1, token[:, None], 0.0)
 
 
-def inverse_cdf(
-    logprobs: Float[Tensor, "B V"], uniform: Float[Tensor, " B"]
-) -> Int[Tensor, " B"]:
+def inverse_cdf(logprobs: Float[Tensor, "B V"], uniform: Float[Tensor, " B"]) -> Int[Tensor, " B"]:
     """The token at quantile `uniform` (in [0, 1)) of each row; never one of probability zero."""
-    # float64: a float32 running sum over 150,000 tokens would shift probabilities by more than rare tokens have.
+    # float64: a float32 running sum over 150,000 tokens would shift probabilities by more than rare
+    # tokens have.
     cdf = logprobs.exp().double().cumsum_(-1)
     total = cdf[:, -1]
     # Just below the total, so that rounding cannot point past the last possible token.
@@ -220,8 +225,8 @@ def inverse_cdf(
 def _neutral(model: Any) -> Iterator[None]:
     """The model in eval mode with an empty generation config; everything as found afterwards.
 
-    `generate` fills every setting left unset from `model.generation_config` (a repetition penalty, suppressed
-    tokens, ...), so explicit values are not enough: the source must be empty.
+    `generate` fills every setting left unset from `model.generation_config` (a repetition penalty,
+    suppressed tokens, ...), so explicit values are not enough: the source must be empty.
     """
     training = [module for module in model.modules() if module.training]
     found = model.generation_config

@@ -1,7 +1,7 @@
 """Loading a frozen policy and its tokenizer, and telling two of them apart.
 
-A model is `builtin`, a local folder or a hub id. Hub ids are turned into a folder of the local cache first; from then
-on everything reads that folder, opens no socket and runs no code from it.
+A model is `builtin`, a local folder or a hub id. Hub ids are turned into a folder of the local
+cache first; from then on everything reads that folder, opens no socket and runs no code from it.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ _CONFIG_NOISE = {"_name_or_path", "transformers_version", "dtype", "torch_dtype"
 
 
 def folder_of(name_or_path: str | Path, revision: str | None = None) -> Path:
-    """The local folder of a model; a hub id is looked up in the cache and downloaded if it is not there.
+    """The local folder of a model; a hub id is downloaded where the cache does not have it.
 
     Raises:
         ConfigError: There is no such folder.
@@ -46,14 +46,14 @@ def folder_of(name_or_path: str | Path, revision: str | None = None) -> Path:
         if name == BUILTIN or folder.exists() or not _is_hub_id(name_or_path):
             raise ConfigError(
                 f"there is no model folder {name!r}",
-                hint=f"give a folder with config.json, a hub id such as Qwen/Qwen3-0.6B, or {BUILTIN!r}",
+                hint=f"give a folder with config.json, a hub id such as Qwen/Qwen3-0.6B or {BUILTIN!r}",
             )
         folder = _download(name, revision)
     if not (folder / "config.json").is_file():
         raise IncompatibleError(
             f"{str(folder)!r} is not a model: it has no config.json",
-            hint="save it with model.save_pretrained(folder); for an adapter give the base model here "
-            "and the adapter's folder as adapter",
+            hint="save it with model.save_pretrained(folder); for an adapter give the base model "
+            "here and the adapter's folder as adapter",
         )
     return folder
 
@@ -89,11 +89,13 @@ def load_model(
         revision: Commit or tag of a hub id.
         dtype: `float32`, `bfloat16` or `float16`.
         device: `auto` (CUDA where there is one), `cpu`, `cuda`, `cuda:1`, ...
-        adapter: Folder of a PEFT adapter put on top, not merged (merging in bfloat16 changes the weights).
+        adapter: Folder of a PEFT adapter put on top, not merged (merging in bfloat16 changes the
+            weights).
 
     Raises:
         ConfigError: No such folder, dtype or device.
-        IncompatibleError: The folder holds no causal language model in safetensors, or no adapter for it.
+        IncompatibleError: The folder holds no causal language model in safetensors, or no adapter
+            for it.
         ResourceError: As `folder_of`.
     """
     if dtype not in DTYPES:
@@ -101,7 +103,7 @@ def load_model(
     place = resolve_device(device)
     folder = folder_of(name_or_path, revision)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=DTYPES[dtype],
             local_files_only=True,
@@ -140,10 +142,10 @@ def resolve_device(device: str) -> torch.device:
 
 
 def disable_dropout(model: Any) -> None:
-    """Set every dropout probability to 0, in modules and in the config, whatever mode the model is in.
+    """Set every dropout probability to 0, in modules and in the config, whatever the mode.
 
-    Modes alone are not enough: attention dropout is a plain number on the module, and a log-prob pass inside a
-    training step runs in train mode.
+    Modes alone are not enough: attention dropout is a plain number on the module, and a log-prob
+    pass inside a training step runs in train mode.
     """
     for holder in [model.config, *model.modules()]:
         for name, value in list(vars(holder).items()):
@@ -160,9 +162,10 @@ def fingerprint(
     """What makes a policy this policy, as hashes: two equal fingerprints sample alike.
 
     Returns:
-        `weights`: sha256 of every safetensors file, by name; `config`, `tokenizer`, `chat_template`: sha256 of their
-        canonical JSON (`chat_template` is None where there is none); `adapter`: sha256 of the adapter's files by
-        name, or None. Errors as `folder_of`, and IncompatibleError where there are no weights.
+        `weights`: sha256 of every safetensors file, by name; `config`, `tokenizer`,
+        `chat_template`: sha256 of their canonical JSON (`chat_template` is None where there is
+        none); `adapter`: sha256 of the adapter's files by name, or None. Errors as `folder_of`, and
+        IncompatibleError where there are no weights.
     """
     folder = folder_of(name_or_path, revision)
     weights = {path.name: _sha256(path) for path in sorted(folder.glob("*.safetensors"))}
@@ -181,10 +184,13 @@ def fingerprint(
 
 
 def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
-    """sha256 over what decides ids: vocabulary, merges, normalization, special ids; not paths or padding."""
+    """sha256 over what decides ids (vocabulary, merges, normalization, special ids), not over paths."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:  # Python tokenizers have no such file; their vocabulary is what there is.
-        content: dict[str, Any] = {"class": type(tokenizer).__name__, "vocab": tokenizer.get_vocab()}
+        content: dict[str, Any] = {
+            "class": type(tokenizer).__name__,
+            "vocab": tokenizer.get_vocab(),
+        }
     else:
         content = json.loads(backend.to_str())
         content = {k: v for k, v in content.items() if k not in ("padding", "truncation")}
@@ -210,7 +216,7 @@ def _download(name: str, revision: str | None) -> Path:
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         at = "" if revision is None else f" at revision {revision!r}"
         raise ResourceError(
-            f"there is no folder {name!r}, and the hub model of that name{at} cannot be had: {error}",
+            f"there is no folder {name!r}, and the hub model{at} cannot be had: {error}",
             hint="check the spelling; without a network download it beforehand and give its folder",
         ) from error
 

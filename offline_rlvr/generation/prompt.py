@@ -1,4 +1,4 @@
-"""From a question to the exact ids the model is given, alike for sampling, training and evaluation."""
+"""From a question to the exact ids the model is given: one rule for sampling and evaluation."""
 
 import json
 from dataclasses import dataclass
@@ -9,7 +9,8 @@ from transformers import PreTrainedTokenizerBase
 
 from offline_rlvr.errors import DataError, IncompatibleError
 
-#: System prompt and instruction after each problem, as the GGPO paper gives them (data and evaluation protocol).
+#: System prompt and instruction after each problem, as the GGPO paper gives them (data and
+#: evaluation protocol).
 MATH_SYSTEM = r"Please reason step by step, and put your final answer within \boxed{}."
 MATH_SUFFIX = r" Let's think step by step and output the final answer within \boxed{}."
 
@@ -31,15 +32,19 @@ class PromptFormat:
     def render(self, tokenizer: PreTrainedTokenizerBase, question: str) -> list[int]:
         """Prompt ids, generation prompt included, with exactly one BOS where the model has one.
 
-        A model has a BOS when its chat template writes one or its tokenizer puts one before plain text; a
-        `bos_token` that neither uses (GPT-2) was not there in training and is left out.
+        A model has a BOS when its chat template writes one or its tokenizer puts one before plain
+        text; a `bos_token` that neither uses (GPT-2) was not there in training and is left out.
 
         Raises:
             IncompatibleError: A chat template is asked for and the tokenizer has none.
             DataError: The prompt is empty.
         """
         content = question + self.user_suffix
-        ids = self._chat(tokenizer, content) if self.chat_template else self._plain(tokenizer, content)
+        ids = (
+            self._chat(tokenizer, content)
+            if self.chat_template
+            else self._plain(tokenizer, content)
+        )
         bos = tokenizer.bos_token_id
         if adds_bos(tokenizer) and ids[:1] != [bos]:
             ids = [bos, *ids]
@@ -75,7 +80,7 @@ def adds_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def stop_token_ids(model_or_folder: Any, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Ids that end a response: EOS of the tokenizer and of the model's generation config, ascending.
+    """Ids that end a response: EOS of the tokenizer and of the generation config, ascending.
 
     Args:
         model_or_folder: A loaded model, or the folder of one.
@@ -88,8 +93,8 @@ def stop_token_ids(model_or_folder: Any, tokenizer: PreTrainedTokenizerBase) -> 
         found = _eos_of_folder(Path(model_or_folder))
     else:
         found = model_or_folder.generation_config.eos_token_id
-    ids = {tokenizer.eos_token_id} | set(found if isinstance(found, list | tuple) else [found])
-    ids.discard(None)
+    named = [tokenizer.eos_token_id, *(found if isinstance(found, list | tuple) else [found])]
+    ids = {token for token in named if isinstance(token, int)}
     if not ids:
         raise IncompatibleError(
             "neither the tokenizer nor the model's generation config names an end-of-sequence id",
@@ -99,7 +104,7 @@ def stop_token_ids(model_or_folder: Any, tokenizer: PreTrainedTokenizerBase) -> 
 
 
 def _eos_of_folder(folder: Path) -> int | list[int] | None:
-    """As transformers reads it: generation_config.json, and config.json only where that file is missing."""
+    """As transformers reads it: config.json counts only where generation_config.json is missing."""
     for name in ("generation_config.json", "config.json"):
         if (folder / name).is_file():
             return json.loads((folder / name).read_text("utf-8")).get("eos_token_id")

@@ -6,7 +6,8 @@ from typing import Any
 
 from offline_rlvr.errors import ConfigError
 
-#: Stored log-probs are those of the distribution the token was drawn from: after temperature and truncation.
+#: Stored log-probs are those of the distribution the token was drawn from: after temperature and
+#: truncation.
 LOGPROB_MODE = "sampled_distribution"
 
 
@@ -20,7 +21,8 @@ class Sampling:
         top_p: Smallest set of tokens with this probability mass; 1 is off.
         top_k: Number of tokens kept; 0 is off.
         min_p: Keep tokens at least this likely relative to the likeliest; 0 is off.
-        stop_token_ids: Ids that end a response, itself included. Empty: every response runs to the limit.
+        stop_token_ids: Ids that end a response, itself included. Empty: every response runs to the
+            limit.
 
     Raises:
         ConfigError: A value is out of range.
@@ -42,7 +44,7 @@ class Sampling:
                 "temperature",
                 self.temperature,
                 "a number > 0",
-                hint="greedy decoding (temperature 0) has no sampled distribution; use a small one such as 0.1",
+                hint="temperature 0 (greedy) samples from no distribution; use a small one such as 0.1",
             )
         if not 0 < self.top_p <= 1:
             _refuse("top_p", self.top_p, "a number > 0 and <= 1 (1 is off)")
@@ -76,7 +78,7 @@ class Sampling:
 
 
 def seed_for(run_seed: int, group_id: int, index: int) -> int:
-    """The 63-bit sampling seed of response `index` of a group: a pure function, alike on every machine."""
+    """The 63-bit sampling seed of response `index` of a group: a pure function of its arguments."""
     digest = hashlib.sha256(f"{run_seed}/{group_id}/{index}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 

@@ -1,6 +1,7 @@
 """Where questions and answers come from: one module per source, the module name is the config name.
 
-A source is a module with `load(**params) -> list[Problem]`. Adding a file here adds a source. No torch.
+A source is a module with `load(**params) -> list[Problem]`. Adding a file here adds a source. No
+torch.
 """
 
 import difflib
@@ -25,8 +26,8 @@ def load(name: str, **params: Any) -> list[Problem]:
     """Load problems from the source `name` (a module of this package) with its parameters.
 
     Raises:
-        ConfigError: There is no such source or parameter (the nearest is named), a required parameter is
-            missing, or the source refuses a value.
+        ConfigError: There is no such source or parameter (the nearest is named), a required
+            parameter is missing, or the source refuses a value.
         DataError: The source's data is damaged.
     """
     if name not in names():

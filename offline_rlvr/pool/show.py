@@ -1,0 +1,88 @@
+"""A pool for people at a terminal. Model text is untrusted: it is escaped before it is shown."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from offline_rlvr.pool.blocks import GroupArrays
+from offline_rlvr.pool.summary import QUANTILES
+
+_BAR = 40
+
+
+def printable(text: str) -> str:
+    r"""Text that cannot steer a terminal: all but newlines and tabs is escaped if not printable.
+
+    Covers terminal escapes (`\x1b`), carriage returns, 8-bit controls, bidirectional overrides and
+    surrogates.
+    """
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode("ascii")
+        for c in text
+    )
+
+
+def format_group(
+    group: GroupArrays, *, responses: Sequence[int] | None = None, logprobs: bool = False
+) -> str:
+    """A group as plain text: the problem, then each response with its verdict and log-probs.
+
+    Args:
+        group: From `Pool.read`.
+        responses: Which responses, counted from 0; by default all.
+        logprobs: Also each token's id and behavior log-prob.
+    """
+    lines = [
+        f"group {group.group_id}   problem {printable(group.problem_id)}",
+        f"question: {printable(group.question)}",
+        f"answer: {printable(group.answer)}",
+        f"prompt: {len(group.prompt_token_ids)} tokens",
+    ]
+    for i in range(len(group.rewards)) if responses is None else responses:
+        values = group.behavior_logprobs[i]
+        reward = "not scored" if np.isnan(group.rewards[i]) else f"{group.rewards[i]:g}"
+        lines += [
+            "",
+            f"--- response {i}: {group.statuses[i]}, reward {reward}, {len(values)} tokens, "
+            f"sum of behavior log-probs {values.sum(dtype=np.float64):.4f} nats, "
+            f"finish: {group.finish_reasons[i]}",
+            printable(group.texts[i]),
+        ]
+        if logprobs:
+            pairs = zip(group.response_token_ids[i].tolist(), values.tolist(), strict=True)
+            lines += [f"  {t:>5}  id {token:>7}  {p:.6g}" for t, (token, p) in enumerate(pairs)]
+    return "\n".join(lines)
+
+
+def format_stats(stats: Mapping[str, Any]) -> str:
+    """The funnel (see `summary.funnel`) as plain lines."""
+    groups, total = stats["sampled_groups"], stats["sampled_responses"]
+    lines = [f"{groups} groups of {stats['group_size']} responses ({total} responses)", ""]
+    for name in ("mixed", "all_right", "all_wrong", "unscored_groups"):
+        lines.append(_share(name, stats[name], groups))
+    lines.append("")
+    for name in ("unscored_responses", "truncated_responses", "duplicate_responses"):
+        lines.append(_share(name, stats[name], total))
+    lines += [f"  dropped: {printable(reason)}: {n}" for reason, n in stats["drops"].items()]
+    lines.append("")
+    for name in ("mean_accuracy", "mean_at_k", "pass_at_k"):
+        value = stats[name]
+        lines.append(f"{name:<22}{'-' if value is None else f'{value:.4f}':>9}")
+    lines += ["", "responses by status"]
+    lines += [_share(f"  {name}", count, total) for name, count in stats["statuses"].items()]
+    lines += ["", "fully scored groups by number of correct responses"]
+    most = max([1, *stats["correct_per_group"]])
+    for correct, count in enumerate(stats["correct_per_group"]):
+        lines.append(f"  {correct:>4}{count:>9}  {'#' * round(_BAR * count / most)}".rstrip())
+    lines += ["", "tokens" + " " * 16 + "".join(f"{name:>9}" for name in QUANTILES)]
+    for name in ("prompt_lengths", "right_lengths", "wrong_lengths"):
+        values = stats[name]
+        cells = "" if values is None else "".join(f"{values[q]:>9.0f}" for q in QUANTILES)
+        lines.append(f"  {name:<20}{cells or '        -'}")
+    return "\n".join(lines)
+
+
+def _share(name: str, count: int, total: int) -> str:
+    share = f"{100 * count / total:.1f} %" if total else "-"
+    return f"{name:<22}{count:>9}  {share:>8}"

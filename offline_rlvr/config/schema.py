@@ -136,6 +136,7 @@ class Train(Section):
     checkpoint_every: PositiveInt = Field(20, description="updates between checkpoints")
     keep_checkpoints: PositiveInt = 2
     log_entropy_every: PositiveInt = Field(1, description="updates between entropy measurements")
+    probe_every: PositiveInt = Field(5, description="updates between probe measurements")
     max_noise_floor: Annotated[float, Field(gt=0)] = Field(
         0.1,
         description="refuse to train when stored and re-scored log-probs of the untouched policy "

@@ -1,0 +1,1 @@
+"""Training: `train(config, pool_path, run_path)` and the run folder it writes."""

@@ -1,0 +1,127 @@
+"""The verbs of the main job: quickstart, train, evaluate, report, verify."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from offline_rlvr.cli.options import Overrides, read_config
+
+#: Comes with the package; `configs/quickstart.yaml` in the repository is the same file.
+QUICKSTART_CONFIG = Path(__file__).with_name("quickstart.yaml")
+
+
+def quickstart(
+    *overrides: Overrides,
+    pool: Path = Path("pools/quickstart"),
+    run: Path = Path("runs/quickstart"),
+) -> None:
+    """The whole path on the built-in model: pool, GGPO training, evaluation, report.
+
+    Parameters
+    ----------
+    pool
+        Where the pool is made.
+    run
+        Where the run is written.
+    """
+    settings = read_config(QUICKSTART_CONFIG, overrides)
+    if (run / "report.html").exists():
+        _say_summary(run)
+        print(f"this quickstart is complete; to start over: rm -r {pool} {run}")
+        return
+    from offline_rlvr.pool.build import build_pool
+    from offline_rlvr.report import render_report
+    from offline_rlvr.trainer.run import train as train_run
+
+    print(f"1/3 pool      {pool}", flush=True)
+    build_pool(settings, pool)
+    print(f"2/3 training  {run}", flush=True)
+    train_run(settings, pool, run)
+    print("3/3 report", flush=True)
+    render_report(run)
+    _say_summary(run)
+
+
+def train(
+    config: Path,
+    *overrides: Overrides,
+    pool: Path,
+    run: Path,
+    max_updates: int | None = None,
+    dry_run: bool = False,
+) -> None:
+    """Train on a pool, each group exactly once; typed again, it continues.
+
+    Parameters
+    ----------
+    config
+        YAML file of the job.
+    pool
+        The pool's folder.
+    run
+        The run's folder, e.g. runs/ggpo.
+    max_updates
+        Stop after this many updates (short for --train.max_updates).
+    dry_run
+        Print groups, updates, tokens, micro-batches and memory; train nothing.
+    """
+    extra = [] if max_updates is None else ["--train.max_updates", str(max_updates)]
+    settings = read_config(config, [*overrides, *extra])
+    if dry_run:
+        from offline_rlvr.trainer.estimate import estimate
+
+        print("\n".join(estimate(settings, pool)))
+        return
+    from offline_rlvr.trainer.run import train as train_run
+
+    train_run(settings, pool, run)
+    print(f"run: {run}  (next: offline-rlvr report {run})")
+
+
+def evaluate(run: Path, *, force: bool = False) -> None:
+    """Evaluate a run's newest checkpoint and its base model on the held-out problems.
+
+    Parameters
+    ----------
+    run
+        The run's folder.
+    force
+        Evaluate again what is stored already.
+    """
+    from offline_rlvr.trainer.evaluate import evaluate_run
+
+    evaluate_run(run, force=force)
+    _say_summary(run)
+
+
+def report(run: Path) -> None:
+    """Write the run's report.html and print its closing lines.
+
+    Parameters
+    ----------
+    run
+        The run's folder.
+    """
+    from offline_rlvr.report import render_report
+
+    render_report(run)
+    _say_summary(run)
+
+
+def verify(run: Path) -> None:
+    """Prove from the run folder that every group of the plan counted exactly once.
+
+    Parameters
+    ----------
+    run
+        The run's folder.
+    """
+    from offline_rlvr.trainer.verify import verify_run
+
+    print(verify_run(run))
+
+
+def _say_summary(run: Path) -> None:
+    from offline_rlvr.report import plain_summary
+
+    lines: Sequence[str] = plain_summary(run)
+    print("\n".join(lines))

@@ -1,0 +1,59 @@
+"""The command `offline-rlvr`: thin verbs over the library; every failure ends in a plain message and an exit code."""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+from cyclopts import App
+
+from offline_rlvr import __version__
+from offline_rlvr.cli import config, job, pool
+from offline_rlvr.errors import Interrupted, OfflineRlvrError
+
+app = App(
+    name="offline-rlvr",
+    version=__version__,
+    help="Offline fixed-pool RL with verifiable rewards: build a rollout pool once, train on it exactly once, "
+    "study the drift.",
+    help_epilogue="Exit codes: 0 ok, 1 bug, 2 usage or config, 3 invalid data, 4 incompatible model or pool, "
+    "5 resource, 6 quality gate, 7 busy, 75 interrupted (the same command continues).",
+)
+app.command(job.quickstart)
+app.command(pool.app)
+app.command(job.train)
+app.command(job.evaluate)
+app.command(job.report)
+app.command(job.verify)
+app.command(config.app)
+app.command(config.objectives)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit with its code."""
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    try:
+        app(arguments)
+        sys.stdout.flush()
+    except OfflineRlvrError as error:
+        _fail(error)
+    except KeyboardInterrupt:
+        _fail(
+            Interrupted(
+                "stopped; everything committed so far is kept",
+                hint="type the same command again to continue",
+            )
+        )
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`): not an error of ours, and nobody is left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _as_interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _fail(error: OfflineRlvrError) -> None:
+    print(f"error[{error.code}]: {error}", file=sys.stderr)
+    sys.exit(error.exit_code)

@@ -1,0 +1,52 @@
+"""What several verbs share: `--section.key value` overrides of the config."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from offline_rlvr.errors import ConfigError
+
+if TYPE_CHECKING:
+    from offline_rlvr.config import Config
+
+Overrides = Annotated[
+    str,
+    Parameter(
+        name="--SECTION.KEY",
+        allow_leading_hyphen=True,
+        help="Override any config key, e.g. --objective.name proximal_kl --train.seed 1; see `config keys`.",
+    ),
+]
+
+
+def read_config(path: Path, tokens: Sequence[str]) -> "Config":
+    """Load the file with the overrides of the command line.
+
+    Raises:
+        ConfigError: A token that is not an override, or anything the loader complains about.
+    """
+    from offline_rlvr.config import load_config
+
+    return load_config(path, parse_overrides(tokens))
+
+
+def parse_overrides(tokens: Sequence[str]) -> list[tuple[str, str]]:
+    """`--a.b value` and `--a.b=value` as (key, text) pairs."""
+    pairs: list[tuple[str, str]] = []
+    rest = list(tokens)
+    while rest:
+        token = rest.pop(0)
+        if not token.startswith("--") or len(token) == 2:
+            raise ConfigError(
+                f"unexpected argument {token!r}",
+                hint="overrides look like --train.learning_rate 3e-5",
+            )
+        key, equals, value = token[2:].partition("=")
+        if not equals:
+            if not rest:
+                raise ConfigError(f"--{key} needs a value")
+            value = rest.pop(0)
+        pairs.append((key, value))
+    return pairs

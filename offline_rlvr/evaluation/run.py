@@ -1,0 +1,110 @@
+"""Evaluate a policy on held-out problems with the pool's own prompt, sampler and verifier."""
+
+from collections.abc import Sequence
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from offline_rlvr import problems as problem_sources
+from offline_rlvr.config import Config
+from offline_rlvr.errors import ConfigError
+from offline_rlvr.evaluation.records import Evaluation
+from offline_rlvr.generation.hf import HFGenerator
+from offline_rlvr.generation.prompt import PromptFormat
+from offline_rlvr.generation.sampling import Sampling, seed_for
+from offline_rlvr.records import Problem
+from offline_rlvr.verifier import Verifier
+
+
+class Evaluator:
+    """Answers every held-out problem k times and scores the answers.
+
+    The same seeds serve every evaluation, so two policies are compared on common random numbers.
+
+    Args:
+        name: Name of the problem set, for the result.
+        problems: Held-out problems.
+        prompts: Their token ids, one list per problem.
+        tokenizer: Decodes responses.
+        sampling: The pool's sampling settings.
+        verifier: An open verifier.
+        k: Responses per problem.
+        seed: Sampling seed.
+        batch_size: Responses per forward.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        problems: Sequence[Problem],
+        prompts: Sequence[Sequence[int]],
+        tokenizer: PreTrainedTokenizerBase,
+        sampling: Sampling,
+        verifier: Verifier,
+        *,
+        k: int,
+        seed: int,
+        batch_size: int = 512,
+    ):
+        self.name = name
+        self.problems = problems
+        self.prompts = prompts
+        self.tokenizer = tokenizer
+        self.sampling = sampling
+        self.verifier = verifier
+        self.seeds = [[seed_for(seed, row, index) for index in range(k)] for row in range(len(problems))]
+        self.batch_size = batch_size
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Config,
+        tokenizer: PreTrainedTokenizerBase,
+        sampling: Sampling,
+        verifier: Verifier,
+    ) -> "Evaluator | None":
+        """The evaluator that a config describes; None when it names no held-out problems."""
+        if config.evaluation.problems is None:
+            return None
+        problems, _ = problem_sources.dedupe(
+            config.build("evaluation.problems", problem_sources.load)
+        )
+        prompt = PromptFormat(
+            config.prompt.system, config.prompt.user_suffix, config.prompt.chat_template
+        )
+        prompts = [prompt.render(tokenizer, problem.question) for problem in problems]
+        longest = max(map(len, prompts))
+        if longest > config.prompt.max_tokens:
+            raise ConfigError(
+                f"a held-out prompt has {longest} tokens; prompt.max_tokens is {config.prompt.max_tokens}",
+                hint="raise prompt.max_tokens: dropping held-out problems would change the measure",
+            )
+        return cls(
+            config.evaluation.problems.name,
+            problems,
+            prompts,
+            tokenizer,
+            sampling,
+            verifier,
+            k=config.evaluation.k,
+            seed=config.evaluation.seed,
+            batch_size=int(config.generation.params.get("batch_size", 512)),
+        )
+
+    def evaluate(self, model: PreTrainedModel, update: int) -> Evaluation:
+        """Sample, verify and tabulate; leaves the model's mode and the global random state as they were.
+
+        Args:
+            model: The policy.
+            update: Updates it holds; 0 is the untouched base.
+        """
+        generator = HFGenerator(model, self.tokenizer, self.sampling, batch_size=self.batch_size)
+        responses = generator.generate(self.prompts, self.seeds)
+        pairs = [
+            (problem.answer, response.text)
+            for problem, row in zip(self.problems, responses, strict=True)
+            for response in row
+        ]
+        verdicts = self.verifier.score(pairs)
+        k = len(self.seeds[0])
+        rows = [verdicts[start : start + k] for start in range(0, len(verdicts), k)]
+        return Evaluation.of(self.name, update, self.problems, responses, rows)

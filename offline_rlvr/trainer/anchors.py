@@ -1,0 +1,105 @@
+"""Anchors: the learner's own log-probs of the coming window, stored as a table of numbers.
+
+A reference (or old policy) is not a second model: at a refresh the learner scores the minibatches of the next window with
+the kernels and micro-batches that will train on them, so right after a refresh the drift to the anchor is exactly 0.
+Tables lie in `anchors/NAME-<first update>.safetensors`; a checkpoint names the tables it needs by sha256.
+"""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from offline_rlvr.durable import replace_file
+from offline_rlvr.errors import DataError
+
+#: Scores one update's minibatch without gradient: update -> [G, K, T] log-probs.
+Score = Callable[[int], Float[Tensor, "G K T"]]
+
+
+class Anchor:
+    """One table of log-probs, refreshed by the learner every `refresh_every` updates.
+
+    Args:
+        name: `reference` or `old`.
+        refresh_every: Window length in updates; None: one window over the whole run (a fixed anchor).
+        last: Last update of the run.
+        folder: Where tables are kept.
+    """
+
+    def __init__(self, name: str, refresh_every: int | None, last: int, folder: Path):
+        self.name = name
+        self.refresh_every = refresh_every or last
+        self.last = last
+        self.folder = folder
+        self._table: dict[int, Float[Tensor, "G K T"]] = {}
+        self._digest: str | None = None
+        self.first: int | None = None
+
+    def window(self, update: int) -> range:
+        """Updates that share the anchor of `update`."""
+        first = (update - 1) // self.refresh_every * self.refresh_every + 1
+        return range(first, min(first + self.refresh_every, self.last + 1))
+
+    def ready(self, update: int) -> bool:
+        """Whether the table of this update's window is loaded."""
+        return self.first == self.window(update).start and update in self._table
+
+    def refresh(self, update: int, score: Score) -> None:
+        """Score the window that starts at `update` with the present weights and store it durably."""
+        window = self.window(update)
+        if update != window.start:
+            raise DataError(
+                f"the {self.name} table of update {window.start} is missing, and update {update} is too late "
+                "to make it: the weights have moved",
+                hint="train.max_updates can be raised where a window ends, not inside it; else start a new run",
+            )
+        self._table = {number: score(number).to("cpu", torch.float32) for number in window}
+        self.first = window.start
+        data = save({f"{number:06d}": value.contiguous() for number, value in self._table.items()})
+        self._digest = hashlib.sha256(data).hexdigest()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        replace_file(self._path(window.start), data)
+
+    def logprobs(self, update: int) -> Float[Tensor, "G K T"]:
+        """The anchor's log-probs of this update's minibatch, float32 on the CPU."""
+        return self._table[update]
+
+    def state(self) -> dict[str, str | int] | None:
+        """What a checkpoint stores: which table, and its digest (None before the first refresh)."""
+        if self.first is None or self._digest is None:
+            return None
+        return {"first": self.first, "sha256": self._digest}
+
+    def restore(self, state: dict[str, str | int]) -> None:
+        """Load the table that a checkpoint names.
+
+        Raises:
+            DataError: The table is missing or is not the one that the checkpoint saw.
+        """
+        path = self._path(int(state["first"]))
+        try:
+            data = path.read_bytes()
+            if hashlib.sha256(data).hexdigest() != state["sha256"]:
+                raise DataError(f"{path} is not the {self.name} table that the checkpoint was written with")
+            table = load(data)
+        except (OSError, SafetensorError) as error:
+            raise DataError(f"the {self.name} table {path} cannot be read: {error}") from error
+        self._table = {int(number): value for number, value in table.items()}
+        self._digest = str(state["sha256"])
+        self.first = int(state["first"])
+
+    def prune(self, keep: set[int]) -> None:
+        """Remove tables whose first update is neither in `keep` nor the present one."""
+        for path in self.folder.glob(f"{self.name}-*.safetensors"):
+            first = int(path.stem.rsplit("-", 1)[1])
+            if first not in keep and first != self.first:
+                path.unlink()
+
+    def _path(self, first: int) -> Path:
+        return self.folder / f"{self.name}-{first:06d}.safetensors"

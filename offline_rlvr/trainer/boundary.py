@@ -1,0 +1,115 @@
+"""What happens between two updates: stop requests, checkpoints, evaluations, progress."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import lightning.pytorch as pl
+
+from offline_rlvr.progress import Progress
+from offline_rlvr.trainer import checkpoints
+from offline_rlvr.trainer.module import OfflineModule
+from offline_rlvr.trainer.record import Recorder
+
+
+class StopRequest:
+    """Remembers SIGTERM and Ctrl-C until the running update is finished; a second Ctrl-C stops at once."""
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Catch both signals inside the block."""
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+        def remember(number: int, frame: FrameType | None) -> None:
+            if self.signal is not None and number == signal.SIGINT:
+                raise KeyboardInterrupt
+            self.signal = signal.Signals(number)
+
+        for number in before:
+            signal.signal(number, remember)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class UpdateBoundary(pl.Callback):
+    """Checkpoints, evaluates and stops at update boundaries only.
+
+    Args:
+        folder: The run's `checkpoints` folder.
+        recorder: Flushed before every checkpoint.
+        last: Last update of this run.
+        checkpoint_every: Updates between checkpoints; there is always one at the last update.
+        keep: Checkpoints kept.
+        evaluate_every: Updates between evaluations; None: only at the last update.
+        evaluate: Evaluates the present policy after an update, unless its result is stored already.
+        stop: A pending request to stop.
+        progress: Told about every update.
+    """
+
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        recorder: Recorder,
+        last: int,
+        checkpoint_every: int,
+        keep: int,
+        evaluate_every: int | None,
+        evaluate: Callable[[int], None],
+        stop: StopRequest,
+        progress: Progress,
+    ):
+        self.folder = folder
+        self.recorder = recorder
+        self.last = last
+        self.checkpoint_every = checkpoint_every
+        self.keep = keep
+        self.evaluate_every = evaluate_every
+        self.evaluate = evaluate
+        self.stop = stop
+        self.progress = progress
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        """Make up for an evaluation that the last attempt was killed in (or the one before training)."""
+        self.recorder.loggers = trainer.loggers
+        self._evaluate_if_due(pl_module.applied)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """After one applied update."""
+        update = pl_module.applied
+        stopping = self.stop.signal is not None  # read once: a signal may arrive at any line
+        self.progress.update(update, f"drift {pl_module.drift:.4f} nats/token")
+        # An evaluation describes weights that can be loaded again, so it follows a checkpoint.
+        if stopping or update % self.checkpoint_every == 0 or self._evaluation_due(update):
+            self.recorder.flush()
+            trainer.save_checkpoint(checkpoints.folder_of(self.folder, update))
+            self._prune(pl_module)
+        if stopping:
+            trainer.should_stop = True
+        else:
+            self._evaluate_if_due(update)
+
+    def _evaluation_due(self, update: int) -> bool:
+        regular = self.evaluate_every is not None and update % self.evaluate_every == 0
+        return update in (0, self.last) or regular
+
+    def _evaluate_if_due(self, update: int) -> None:
+        if self._evaluation_due(update):
+            self.evaluate(update)
+
+    def _prune(self, module: OfflineModule) -> None:
+        kept = checkpoints.prune(self.folder, self.keep)
+        states = [checkpoints.read_state(folder)["anchors"] for folder in kept]
+        for name, anchor in module.anchors.items():
+            anchor.prune({state[name]["first"] for state in states if state.get(name)})

@@ -1,0 +1,66 @@
+"""Evaluate a run after the fact: its newest checkpoint and its base, with the run's own settings."""
+
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+from offline_rlvr import verifier
+from offline_rlvr.config import load_config
+from offline_rlvr.config.schema import Model
+from offline_rlvr.errors import ConfigError, DataError
+from offline_rlvr.evaluation import evaluation_path, write_evaluation
+from offline_rlvr.evaluation.run import Evaluator
+from offline_rlvr.generation import Sampling
+from offline_rlvr.generation.pretrained import load_model, load_tokenizer
+from offline_rlvr.trainer import checkpoints
+from offline_rlvr.trainer.folder import RunFolder
+
+
+def evaluate_run(path: Path, *, force: bool = False) -> list[Path]:
+    """Evaluate the base and the newest checkpoint on the held-out problems.
+
+    Args:
+        path: The run's folder.
+        force: Evaluate again what is stored.
+
+    Returns:
+        The evaluation files, before and after.
+
+    Raises:
+        DataError: No checkpoint yet.
+        ConfigError: The run's config names no held-out problems.
+    """
+    run = RunFolder.open(path)
+    config = load_config(path / "config.yaml")
+    if config.evaluation.problems is None:
+        raise ConfigError(
+            f"{path / 'config.yaml'} names no held-out problems",
+            hint="set evaluation.problems and start a new run",
+        )
+    newest = checkpoints.newest(run.checkpoints, print)
+    if newest is None:
+        raise DataError(f"{path} has no checkpoint yet", hint="train until the first one is written")
+    applied = checkpoints.read_state(newest)["applied"]
+    tokenizer = load_tokenizer(config.model.name_or_path, config.model.revision)
+    files = []
+    with config.build("verifier", verifier.load) as judge:
+        evaluator = Evaluator.from_config(config, tokenizer, Sampling(**run.facts["sampling"]), judge)
+        assert evaluator is not None
+        for update in sorted({0, applied}):
+            file = evaluation_path(path, evaluator.name, update)
+            if force or not file.exists():
+                model = _learner(config.model, newest / "model") if update else _base(config.model)
+                write_evaluation(file, evaluator.evaluate(model, update))
+            files.append(file)
+    return files
+
+
+def _base(model: Model) -> PreTrainedModel:
+    return load_model(model.name_or_path, model.revision, model.dtype, model.device)
+
+
+def _learner(model: Model, folder: Path) -> PreTrainedModel:
+    """The trained weights, or the base with the trained adapter."""
+    if model.lora is None:
+        return load_model(folder, None, model.dtype, model.device)
+    return load_model(model.name_or_path, model.revision, model.dtype, model.device, adapter=folder)

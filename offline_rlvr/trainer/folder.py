@@ -1,0 +1,150 @@
+"""The run folder: what identifies a run, and the refusal to mix two runs in one."""
+
+import datetime
+import json
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from offline_rlvr.config import Config
+from offline_rlvr.durable import replace_file
+from offline_rlvr.errors import DataError, IncompatibleError
+from offline_rlvr.generation import Sampling
+from offline_rlvr.pool import Pool
+from offline_rlvr.pool.summary import funnel
+from offline_rlvr.stream import Plan, read_rows
+
+#: Settings that may differ when a run is continued: they change how long, how often or where, not what is computed.
+MAY_CHANGE = {
+    "train.max_updates",
+    "train.checkpoint_every",
+    "train.keep_checkpoints",
+    "evaluation.every",
+    "model.device",
+    "logger",
+}
+#: What a start that was killed before `run.json` may leave behind.
+UNFINISHED = {"plan.parquet", "config.yaml", "checkpoints"}
+RECORDED_VERSIONS = ("offline-rlvr", "torch", "transformers", "peft", "lightning", "pyarrow", "math-verify")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """`runs/NAME` with its identity.
+
+    Attributes:
+        path: The folder.
+        facts: Content of `run.json`.
+    """
+
+    path: Path
+    facts: dict[str, Any]
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints."""
+        return self.path / "checkpoints"
+
+    @classmethod
+    def create_or_open(
+        cls, path: Path, config: Config, pool: Pool, plan: Plan, sampling: Sampling
+    ) -> "RunFolder":
+        """Start a run folder, or check that this config, pool and plan continue the one there.
+
+        The caller holds the folder's lock.
+
+        Raises:
+            IncompatibleError: Another config, pool or plan; names each difference.
+            DataError: The folder holds something else or is damaged.
+        """
+        if (path / "run.json").exists():
+            run = cls.open(path)
+            run._refuse_others(config, pool, plan)
+            return run
+        strangers = {e.name for e in path.iterdir() if not e.name.startswith(".")} - UNFINISHED
+        if strangers:
+            raise DataError(
+                f"{path} is not a run and holds {', '.join(sorted(strangers)[:3])}",
+                hint="choose another --run",
+            )
+        facts = {
+            "schema_version": 1,
+            "name": path.name,
+            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "objective": config.objective.model_dump(),
+            "model": pool.identity["model"],
+            "pool": {"path": str(pool.path), "hash": pool.hash, "commit": pool.commit},
+            "plan": {
+                "hash": plan.hash,
+                "updates": plan.updates,
+                "groups_per_update": plan.groups_per_update,
+                "groups": len(plan.group_ids),
+            },
+            "sampling": asdict(sampling),
+            "settings": _settings(config),
+            "funnel": funnel(pool),
+            "versions": {name: version(name) for name in RECORDED_VERSIONS},
+        }
+        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+        plan.save(path / "plan.parquet")
+        replace_file(path / "config.yaml", config.to_yaml().encode())
+        # Last: a folder with run.json is a run.
+        replace_file(path / "run.json", (json.dumps(facts, indent=1) + "\n").encode())
+        return cls(path, facts)
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        """An existing run.
+
+        Raises:
+            DataError: There is none, or `run.json` is damaged.
+        """
+        try:
+            facts = json.loads((path / "run.json").read_text(encoding="utf-8"))
+            facts["plan"], facts["pool"], facts["settings"]
+        except FileNotFoundError as error:
+            raise DataError(f"{path} is not a run: it has no run.json", hint="`ls runs`") from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path / 'run.json'} is damaged: {error}") from error
+        return cls(path, facts)
+
+    def next_attempt(self) -> int:
+        """1 for the first start, one more after every stop that left ledger lines."""
+        rows = [*read_rows(self.path / "ledger.jsonl"), *read_rows(self.path / "ledger.discarded.jsonl")]
+        return 1 + max((row.get("attempt", 0) for row in rows), default=0)
+
+    def _refuse_others(self, config: Config, pool: Pool, plan: Plan) -> None:
+        stored, given = self.facts["settings"], _settings(config)
+        differing = [
+            f"{key}: {stored.get(key)!r} -> {given.get(key)!r}"
+            for key in sorted(stored.keys() | given.keys())
+            if stored.get(key) != given.get(key)
+        ]
+        if self.facts["pool"]["hash"] != pool.hash:
+            differing.append(f"pool: commit {self.facts['pool']['commit']} -> {pool.commit}")
+        if not differing and Plan.load(self.path / "plan.parquet").hash != plan.hash:
+            differing.append("the stored plan.parquet")
+        if differing:
+            raise IncompatibleError(
+                f"{self.path} was started with other settings:\n  " + "\n  ".join(differing),
+                hint="choose another --run, or go back to the stored settings; these may change: "
+                + ", ".join(sorted(MAY_CHANGE)),
+            )
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    """Flat dotted settings that identify a run."""
+    flat: dict[str, Any] = {}
+
+    def walk(value: Any, key: str) -> None:
+        if key in MAY_CHANGE:
+            return
+        if isinstance(value, dict) and value:
+            for name, inner in value.items():
+                walk(inner, f"{key}.{name}" if key else name)
+        else:
+            flat[key] = value
+
+    walk(config.model_dump(mode="json"), "")
+    return flat

@@ -1,0 +1,119 @@
+"""What a run writes down: ledger and metrics after every update, response rows at every checkpoint."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from lightning.pytorch.loggers import Logger
+from torch import Tensor
+
+from offline_rlvr.durable import replace_file
+from offline_rlvr.stream import Journal
+
+RESPONSE_SCHEMA = pa.schema(
+    [
+        ("update", pa.int32()),
+        ("group_id", pa.int64()),
+        ("index", pa.int16()),
+        ("reward", pa.float64()),
+        ("s", pa.float64()),
+        ("s_ref", pa.float64()),
+        ("s_behavior", pa.float64()),
+        ("q", pa.float64()),
+        ("coefficient", pa.float64()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class UpdateResult:
+    """One applied update.
+
+    Attributes:
+        update: Its number.
+        group_ids: What it trained on, in plan order.
+        tokens: Response tokens.
+        metrics: Keys of the diagnostics catalogue.
+        records: (group ids [G], name -> [G, K]) of each micro-batch.
+    """
+
+    update: int
+    group_ids: list[int]
+    tokens: int
+    metrics: dict[str, float]
+    records: list[tuple[Tensor, dict[str, Tensor]]]
+
+
+class Recorder:
+    """Writes applied updates into a run folder and to Lightning loggers.
+
+    Args:
+        run: The run folder.
+        attempt: Which start of the run this is, for the ledger.
+    """
+
+    def __init__(self, run: Path, attempt: int):
+        self.ledger = Journal(run / "ledger.jsonl")
+        self.metrics = Journal(run / "metrics.jsonl")
+        self.responses = run / "responses"
+        self.attempt = attempt
+        self.loggers: Sequence[Logger] = ()
+        self._pending: list[dict[str, Any]] = []
+        self._last = time.monotonic()
+
+    def rewind(self, applied: int) -> int:
+        """Drop what no checkpoint holds; returns how many updates will be done again."""
+        late = self.ledger.rewind(applied, self.ledger.path.with_name("ledger.discarded.jsonl"))
+        self.metrics.rewind(applied)
+        for path in self.responses.glob("*.parquet"):
+            if int(path.stem.rsplit("-", 1)[1]) > applied:
+                path.unlink()
+        return late
+
+    def __call__(self, result: UpdateResult) -> None:
+        """Write one update: metrics first, then the ledger line that acknowledges it."""
+        now = time.monotonic()
+        metrics = {**result.metrics, "time/update_s": now - self._last}
+        self._last = now
+        self.metrics.append({"update": result.update, **metrics})
+        self.ledger.append(
+            {
+                "update": result.update,
+                "attempt": self.attempt,
+                "group_ids": result.group_ids,
+                "tokens": result.tokens,
+                "loss": metrics["train/loss"],
+                "grad_norm": metrics["train/grad_norm"],
+            }
+        )
+        for logger in self.loggers:
+            logger.log_metrics(metrics, step=result.update)
+        for group_ids, columns in result.records:
+            self._pending += _rows(result.update, group_ids, columns)
+
+    def flush(self) -> None:
+        """Publish the response rows since the last flush as one Parquet file."""
+        if not self._pending:
+            return
+        self.responses.mkdir(exist_ok=True)
+        first, last = self._pending[0]["update"], self._pending[-1]["update"]
+        sink = pa.BufferOutputStream()
+        table = pa.Table.from_pylist(self._pending, schema=RESPONSE_SCHEMA)
+        pq.write_table(table, sink, compression="zstd")
+        path = self.responses / f"updates-{first:06d}-{last:06d}.parquet"
+        replace_file(path, sink.getvalue().to_pybytes())
+        self._pending = []
+
+
+def _rows(update: int, group_ids: Tensor, columns: dict[str, Tensor]) -> list[dict[str, Any]]:
+    values = {name: column.tolist() for name, column in columns.items()}
+    return [
+        {"update": update, "group_id": group_id, "index": index}
+        | {name: column[g][index] for name, column in values.items()}
+        for g, group_id in enumerate(group_ids.tolist())
+        for index in range(len(values["reward"][g]))
+    ]

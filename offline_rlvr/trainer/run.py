@@ -1,0 +1,222 @@
+"""One training on one pool: from a config to a run folder, continued by the same command after any stop."""
+
+import logging
+import warnings
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import lightning.pytorch as pl
+from lightning.pytorch.loggers import Logger
+
+from offline_rlvr import objectives, verifier
+from offline_rlvr.config import Config
+from offline_rlvr.errors import IncompatibleError, Interrupted
+from offline_rlvr.evaluation import evaluation_path, write_evaluation
+from offline_rlvr.evaluation.run import Evaluator
+from offline_rlvr.generation.pretrained import fingerprint, load_tokenizer
+from offline_rlvr.generation.sampling import Sampling
+from offline_rlvr.objectives import Objective
+from offline_rlvr.policy import Policy, load_policy, save_policy
+from offline_rlvr.pool import Pool, selection
+from offline_rlvr.pool.durable import make_folder
+from offline_rlvr.pool.lock import WriterLock
+from offline_rlvr.progress import Progress
+from offline_rlvr.stream import Plan, PoolData, UpdateData, check_ledger, collate, make_plan
+from offline_rlvr.trainer import checkpoints
+from offline_rlvr.trainer.anchors import Anchor
+from offline_rlvr.trainer.boundary import StopRequest, UpdateBoundary
+from offline_rlvr.trainer.folder import RunFolder
+from offline_rlvr.trainer.loggers import load_loggers
+from offline_rlvr.trainer.module import OfflineModule
+from offline_rlvr.trainer.record import Recorder
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything that is decided before a model is loaded."""
+
+    pool: Pool
+    plan: Plan
+    last: int
+    probe_ids: list[int]
+    objective: Objective
+    sampling: Sampling
+
+
+def set_up(config: Config, pool_path: Path) -> Setup:
+    """Open the pool, check that it belongs to this config, and make the plan.
+
+    Raises:
+        IncompatibleError: Another model, tokenizer, template or prompt than the pool was built with.
+        ConfigError: An objective or setting that cannot be used.
+    """
+    objective = config.build("objective", objectives.load)
+    pool = Pool.open(pool_path)
+    _check_identity(config, pool)
+    training_ids, probe_ids = selection.training(pool, probe_groups=config.pool.probe_groups)
+    plan = make_plan(
+        training_ids,
+        pool_hash=pool.hash,
+        seed=config.train.seed,
+        groups_per_update=config.train.groups_per_update,
+        drop_last=config.train.drop_last,
+    )
+    last = min(plan.updates, config.train.max_updates or plan.updates)
+    recorded = pool.identity["sampling"]
+    sampling = Sampling(
+        **{name: recorded[name] for name in ("max_new_tokens", "temperature", "top_p", "top_k", "min_p")},
+        stop_token_ids=tuple(recorded["stop_token_ids"]),
+    )
+    return Setup(pool, plan, last, [int(i) for i in probe_ids], objective, sampling)
+
+
+def train(
+    config: Config, pool_path: Path, run_path: Path, loggers: list[Logger] | None = None
+) -> RunFolder:
+    """Train, or continue, the run at `run_path`.
+
+    Args:
+        config: The job.
+        pool_path: The pool's folder.
+        run_path: The run's folder.
+        loggers: Lightning loggers to use instead of the config's `logger`.
+
+    Returns:
+        The finished run's folder.
+
+    Raises:
+        Interrupted: SIGTERM or Ctrl-C; the finished updates are in a checkpoint.
+        OfflineRlvrError: See `errors`; a run that cannot start leaves nothing trained.
+    """
+    setup = set_up(config, pool_path)
+    with ExitStack() as stack:
+        make_folder(run_path)
+        stack.callback(WriterLock(run_path).release)
+        run = RunFolder.create_or_open(run_path, config, setup.pool, setup.plan, setup.sampling)
+        newest = checkpoints.newest(run.checkpoints, print)
+        applied = checkpoints.read_state(newest)["applied"] if newest else 0
+        recorder = Recorder(run.path, run.next_attempt())
+        again = recorder.rewind(applied)
+        if applied:
+            check_ledger(setup.plan, recorder.ledger.rows(), applied)
+            print(f"continuing after update {applied}" + (f"; {again} will be done again" if again else ""))
+        evaluator = _evaluator(config, setup, stack)
+        tokenizer = load_tokenizer(config.model.name_or_path, config.model.revision)
+        policy = _policy(config, setup)
+        data = UpdateData(setup.pool, setup.plan)
+        anchors = _anchors(config, setup, run)
+        probe = collate(setup.pool.read(setup.probe_ids)) if setup.probe_ids else None
+        module = OfflineModule(
+            policy, setup.objective, config.train, data, anchors, probe, recorder
+        )
+        stop = StopRequest()
+
+        def evaluate(update: int) -> None:
+            path = evaluator and evaluation_path(run.path, evaluator.name, update)
+            if evaluator is None or path is None or path.exists():
+                return
+            write_evaluation(path, evaluator.evaluate(policy.model, update))
+
+        with stop.listening(), Progress("updates", setup.last, "updates") as progress:
+            boundary = UpdateBoundary(
+                folder=run.checkpoints,
+                recorder=recorder,
+                last=setup.last,
+                checkpoint_every=config.train.checkpoint_every,
+                keep=config.train.keep_checkpoints,
+                evaluate_every=config.evaluation.every,
+                evaluate=evaluate,
+                stop=stop,
+                progress=progress,
+            )
+            io = checkpoints.UpdateCheckpointIO(lambda folder: save_policy(policy, folder, tokenizer))
+            trainer = _lightning(config, run, policy, boundary, io, loggers)
+            if applied < setup.last:
+                stream = PoolData(setup.pool, setup.plan, applied, setup.last)
+                trainer.fit(module, datamodule=stream, ckpt_path=str(newest) if newest else None)
+            else:
+                print(f"all {setup.last} updates are applied already")
+        if module.applied < setup.last and stop.signal is not None:
+            raise Interrupted(
+                f"stopped by {stop.signal.name} after update {module.applied} of {setup.last}; it is saved",
+                hint="type the same command again to continue",
+            )
+        return run
+
+
+def _check_identity(config: Config, pool: Pool) -> None:
+    """Refuse a pool that another model, template or prompt has built."""
+    model, built = config.model, pool.identity["model"]
+    mine = fingerprint(model.name_or_path, model.revision)
+    theirs = built["fingerprint"]
+    wrong = [part for part in theirs if theirs[part] != mine.get(part)]
+    if pool.identity["prompt"] != config.prompt.model_dump():
+        wrong.append("prompt settings")
+    if pool.group_size != config.pool.group_size:
+        wrong.append(f"pool.group_size ({pool.group_size} in the pool)")
+    if wrong:
+        raise IncompatibleError(
+            f"the pool was built by {built['name_or_path']!r}, and this config's {model.name_or_path!r} differs in: "
+            f"{', '.join(wrong)}",
+            hint="train the policy that built the pool, with the prompt it was built with",
+        )
+
+
+def _evaluator(config: Config, setup: Setup, stack: ExitStack) -> Evaluator | None:
+    if config.evaluation.problems is None:
+        return None
+    tokenizer = load_tokenizer(config.model.name_or_path, config.model.revision)
+    # Its worker processes start before torch uses threads or a device.
+    judge = stack.enter_context(config.build("verifier", verifier.load))
+    return Evaluator.from_config(config, tokenizer, setup.sampling, judge)
+
+
+def _policy(config: Config, setup: Setup) -> Policy:
+    model = config.model
+    return load_policy(
+        model.name_or_path,
+        revision=model.revision,
+        dtype=model.dtype,
+        device=model.device,
+        lora=model.lora.model_dump() if model.lora else None,
+        temperature=setup.sampling.temperature,
+        gradient_checkpointing=model.gradient_checkpointing,
+    )
+
+
+def _anchors(config: Config, setup: Setup, run: RunFolder) -> dict[str, Anchor]:
+    windows = {"reference": config.reference.refresh_every, "old": config.old.refresh_every}
+    return {
+        name: Anchor(name, windows[name], setup.last, run.path / "anchors")
+        for name in sorted(setup.objective.anchors)
+    }
+
+
+def _lightning(
+    config: Config,
+    run: RunFolder,
+    policy: Policy,
+    boundary: UpdateBoundary,
+    io: checkpoints.UpdateCheckpointIO,
+    loggers: list[Logger] | None,
+) -> pl.Trainer:
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    # Reading is far faster than training, and workers would prefetch past the cursor.
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    device = next(policy.parameters()).device
+    return pl.Trainer(
+        accelerator="gpu" if device.type == "cuda" else "cpu",
+        devices=[device.index or 0] if device.type == "cuda" else 1,
+        precision=config.train.precision,
+        max_epochs=1,
+        callbacks=[boundary],
+        plugins=[io],
+        logger=load_loggers(config, run.path) if loggers is None else loggers,
+        default_root_dir=run.path,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        num_sanity_val_steps=0,
+    )

@@ -1,0 +1,16 @@
+"""Model and LoRA loading, shared-prefix packing, attention, selected log-probs."""
+
+from offline_rlvr.policy.compatibility import packable
+from offline_rlvr.policy.load import load_policy, load_weights, save_policy
+from offline_rlvr.policy.micro_batches import micro_batches
+from offline_rlvr.policy.model import Policy, Scores
+
+__all__ = [
+    "Policy",
+    "Scores",
+    "load_policy",
+    "load_weights",
+    "micro_batches",
+    "packable",
+    "save_policy",
+]

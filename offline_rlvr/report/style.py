@@ -1,0 +1,115 @@
+"""How every figure looks: colors that color-blind readers can tell apart, plain axes."""
+
+import base64
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+Draw = Callable[[Axes], None]
+
+#: Okabe and Ito's palette, without the yellow that paper swallows.
+BLUE, VERMILLION, GREEN = "#0072B2", "#D55E00", "#009E73"
+PURPLE, ORANGE, SKY, BLACK = "#CC79A7", "#E69F00", "#56B4E9", "#000000"
+CYCLE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
+GRAY = "#6b7280"
+
+#: Inches. A panel is read at the width of a phone: few, large marks.
+PANEL = (4.7, 3.0)
+
+RC: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GRAY,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "grid.color": "#e5e7eb",
+    "grid.linewidth": 0.8,
+    "legend.framealpha": 0.85,
+    "legend.edgecolor": "none",
+    "legend.fontsize": 9,
+    "lines.linewidth": 1.8,
+    "text.parse_math": False,  # a set's name is data, not a formula
+    "svg.hashsalt": "offline-rlvr",  # same run, same bytes
+    "svg.fonttype": "path",  # the reader's fonts do not matter
+}
+
+
+@dataclass(frozen=True)
+class Figured:
+    """A figure for the page: an SVG as a data URI, its words, and what it shows."""
+
+    uri: str
+    title: str
+    alt: str
+    caption: str
+
+
+def panel(draw: Draw) -> str:
+    """One panel as a data URI of an SVG."""
+    with mpl.rc_context(RC):
+        figure = Figure(figsize=PANEL, layout="constrained")
+        draw(figure.subplots())
+        sink = io.BytesIO()
+        figure.savefig(sink, format="svg", metadata={"Date": None, "Creator": None})
+    return "data:image/svg+xml;base64," + base64.b64encode(sink.getvalue()).decode("ascii")
+
+
+def picture(draws: dict[str, Draw], path: Path) -> None:
+    """Panels side by side under their titles, as a PNG."""
+    with mpl.rc_context(RC):
+        figure = Figure(figsize=(4.2 * len(draws), 3.3), layout="constrained", facecolor="white")
+        axes = figure.subplots(1, len(draws), squeeze=False)[0]
+        for ax, (title, draw) in zip(axes, draws.items(), strict=True):
+            ax.set_title(title)
+            draw(ax)
+        figure.savefig(path, format="png", dpi=150, metadata={"Software": None})
+
+
+def log_axis(ax: Axes) -> None:
+    """A logarithmic y axis with plain numbers, also where it spans less than a decade."""
+    ax.set_yscale("log")
+    low, high = ax.get_ylim()
+    if high / low < 3:  # room for at least two labeled ticks
+        middle = (low * high) ** 0.5
+        low, high = middle / 3**0.5, middle * 3**0.5
+        ax.set_ylim(low, high)
+    close = high / low < 30
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if close else (1,)))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+    if close:
+        ax.yaxis.set_minor_locator(NullLocator())
+
+
+def level(ax: Axes, value: float, text: str, color: str, *, below: bool = False) -> None:
+    """A dotted horizontal line that says what it is."""
+    ax.axhline(value, color=color, linestyle=":", linewidth=1.5)
+    ax.annotate(
+        text,
+        (0.98, value),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, -4 if below else 3),
+        textcoords="offset points",
+        ha="right",
+        va="top" if below else "bottom",
+        fontsize=9,
+        color=color,
+    )
+
+
+def say_nothing_measured(ax: Axes, what: str = "not measured") -> None:
+    """An empty panel that says so."""
+    ax.set_xticks([])
+    ax.set_yticks([])
+    ax.text(0.5, 0.5, what, ha="center", va="center", transform=ax.transAxes, color=GRAY)

@@ -1,0 +1,127 @@
+"""The tables of the page: funnel, accuracies, settings, metrics."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from offline_rlvr.report.run_folder import RunFolder
+from offline_rlvr.report.verdict import Comparison, number, percent, points
+
+
+@dataclass(frozen=True)
+class FunnelRow:
+    """One bar: a label, its groups, their share of the sampled ones (0..1), and whether it is a
+    part of the stage above or below rather than a stage.
+    """
+
+    label: str
+    groups: int
+    share: float
+    part: bool = False
+
+
+def funnel(run: RunFolder) -> list[FunnelRow]:
+    """Sampled, scored, mixed and trained groups; empty when run.json has no funnel."""
+    counts = run.part("funnel")
+    sampled = int(counts.get("sampled_groups") or 0)
+    if not sampled:
+        return []
+    mixed = int(counts.get("mixed", 0))
+    right, wrong = int(counts.get("all_right", 0)), int(counts.get("all_wrong", 0))
+
+    def row(label: str, groups: int, part: bool = False) -> FunnelRow:
+        return FunnelRow(label, groups, min(1.0, groups / sampled), part)
+
+    return [
+        row("sampled", sampled),
+        row("not fully scored", int(counts.get("unscored_groups", 0)), part=True),
+        row("scored", mixed + right + wrong),
+        row("all responses right", right, part=True),
+        row("all responses wrong", wrong, part=True),
+        row("mixed", mixed),
+        row("trained on", run.trained_groups),
+    ]
+
+
+def funnel_notes(run: RunFolder) -> list[str]:
+    """Truncated responses and dropped groups, in words."""
+    counts = run.part("funnel")
+    notes = []
+    truncated, total = counts.get("truncated_responses"), counts.get("sampled_responses")
+    if truncated is not None and total:
+        notes.append(
+            f"{truncated:,} of {total:,} responses ({percent(truncated / total)}) were cut at the "
+            "length limit."
+        )
+    drops = counts.get("drops")
+    if isinstance(drops, Mapping) and any(drops.values()):
+        reasons = ", ".join(f"{v:,} {k.replace('_', ' ')}" for k, v in drops.items() if v)
+        notes.append(f"Problems drawn but not sampled: {reasons}.")
+    return notes
+
+
+def accuracies(comparisons: list[Comparison]) -> list[dict[str, Any]]:
+    """One table per set: metric, before, after, difference."""
+    return [
+        {
+            "name": c.before.name,
+            "problems": len(c.before.problem_ids),
+            "after_update": c.after.update,
+            "rows": [
+                {
+                    "metric": change.metric,
+                    "before": percent(change.before),
+                    "after": percent(change.after),
+                    "points": points(change.difference.value, sign=True),
+                    "interval": change.ends,
+                    "kind": change.kind,
+                    "problems": change.difference.problems,
+                }
+                for change in c.changes
+            ],
+            "beside": [
+                ("mean length, tokens", *(f"{e.lengths.mean():,.0f}" for e in (c.before, c.after))),
+                ("cut at the limit", *(percent(e.truncated_share) for e in (c.before, c.after))),
+                ("not scored", *(f"{e.unscored:,}" for e in (c.before, c.after))),
+            ],
+        }
+        for c in comparisons
+    ]
+
+
+def settings(run: RunFolder) -> list[tuple[str, str]]:
+    """What was run on what: `run.json` without what the page shows elsewhere."""
+    left_out = {"funnel", "versions", "settings"}  # the settings are config.yaml's
+    return flattened({key: value for key, value in run.identity.items() if key not in left_out})
+
+
+def flattened(value: Any, name: str = "") -> list[tuple[str, str]]:
+    """Nested JSON as (dotted name, text) rows."""
+    if isinstance(value, Mapping):
+        dot = f"{name}." if name else ""
+        return [row for key, item in value.items() for row in flattened(item, f"{dot}{key}")]
+    if isinstance(value, float):
+        return [(name, f"{value:g}")]
+    return [(name, "none" if value is None else str(value))]
+
+
+def metric_rows(run: RunFolder, definitions: Mapping[str, str]) -> list[dict[str, str]]:
+    """Each metric of the run: first, last, least and greatest value, and its definition."""
+    rows = []
+    for key in run.keys:
+        series = run.series(key)
+        if not len(series):
+            continue
+        values = (series.values[0], series.values[-1], series.values.min(), series.values.max())
+        first, last, least, greatest = (number(float(value)) for value in values)
+        rows.append(
+            {
+                "key": key,
+                "first": first,
+                "last": last,
+                "least": least,
+                "greatest": greatest,
+                "definition": definitions.get(key, ""),
+            }
+        )
+    return rows

@@ -1,0 +1,283 @@
+"""Does this answer equal the gold answer? Strict: shape against shape, never part against whole."""
+
+import sympy
+
+from offline_rlvr.verifier.answers import numeric
+from offline_rlvr.verifier.answers.intervals import NotReal, same_set, spans
+from offline_rlvr.verifier.answers.literals import Literal, approximates, literal, same_literal
+from offline_rlvr.verifier.answers.scalars import is_symbol, value
+from offline_rlvr.verifier.answers.structure import (
+    BaseNumber,
+    Either,
+    MatrixNode,
+    Node,
+    Ratio,
+    Relation,
+    Scalar,
+    Seq,
+    SetOp,
+    Words,
+)
+
+#: Matching of unordered lists is quadratic; longer ones are compared in the order written.
+MAX_UNORDERED = 60
+
+
+def same(gold: Node, answer: Node) -> bool:
+    """Equality of two parsed answers.
+
+    Raises:
+        Malformed: A scalar cannot be read. Undecided: equality could not be settled.
+    """
+    gold, answer = _assigned_list(gold), _assigned_list(answer)
+    if isinstance(gold, Relation) and isinstance(answer, Relation):
+        return _same_relation(gold, answer)
+    if isinstance(answer, Relation) and not _is_order(answer):
+        inner = _value_of(answer)
+        return inner is not None and same(gold, inner)
+    if isinstance(gold, Relation) and not _is_order(gold):
+        inner = _value_of(gold)
+        return inner is not None and same(inner, answer)
+    if isinstance(gold, Words) or isinstance(answer, Words):
+        return _words(gold) is not None and _words(gold) == _words(answer)
+    if isinstance(gold, Scalar) and isinstance(answer, Scalar):
+        return same_scalar(gold, answer)
+    if isinstance(gold, BaseNumber) or isinstance(answer, BaseNumber):
+        return _same_base(gold, answer)
+    if isinstance(gold, MatrixNode) or isinstance(answer, MatrixNode):
+        return _same_matrix(gold, answer)
+    if isinstance(gold, Ratio) or isinstance(answer, Ratio):
+        return _same_ratio(gold, answer)
+    if isinstance(gold, Seq) and isinstance(answer, Seq):
+        return _same_seq(gold, answer) or _same_spans(gold, answer)
+    if _single_set(gold) or _single_set(answer):
+        return same(_unwrap(gold), _unwrap(answer))
+    return _same_spans(gold, answer)
+
+
+def _is_order(node: Relation) -> bool:
+    return any(op not in ("=", "\\in") for op in node.operators)
+
+
+def _value_of(relation: Relation) -> Node | None:
+    r"""What `x = 7`, `f(2) = 7`, `x \in (1,2)` or `3+4 = 7` says the value is; None for other equations."""
+    parts = list(relation.parts)
+    if relation.operators == ("\\in",):
+        return parts[1] if _is_name(parts[0]) else None
+    if "\\in" in relation.operators:
+        return None
+    if _is_name(parts[0]) and not _mentions(parts[0], parts[1:]):
+        parts = parts[1:]
+    last = parts[-1]
+    return last if all(same(part, last) for part in parts[:-1]) else None
+
+
+def _is_name(node: Node) -> bool:
+    if isinstance(node, Scalar):
+        return is_symbol(node.text)
+    return False
+
+
+def _mentions(name: Node, others: list[Node]) -> bool:
+    """True when the name on the left also stands on the right, as in `x = x^2 - 1`."""
+    left = numeric.free_names(value(name)) if isinstance(name, Scalar) else set()
+    return any(left & numeric.free_names(value(o)) for o in others if isinstance(o, Scalar))
+
+
+def _assigned_list(node: Node) -> Node:
+    """`x = 2, x = 3` -> the list `2, 3`; `x = 5, y = 3` stays a list of equations."""
+    if not isinstance(node, Seq) or len(node.items) < 2:
+        return node
+    equations = [i for i in node.items if isinstance(i, Relation) and i.operators == ("=",)]
+    if not equations or equations[0] is not node.items[0] or not _is_name(equations[0].parts[0]):
+        return node
+    name = equations[0].parts[0]
+    if all(e.parts[0] == name for e in equations):
+        items = tuple(i.parts[1] if isinstance(i, Relation) else i for i in node.items)
+        return Seq(items, node.open, node.close)
+    return node
+
+
+def _same_relation(gold: Relation, answer: Relation) -> bool:
+    if _is_order(gold) or _is_order(answer):
+        if not (_is_order(gold) and _is_order(answer)):
+            return _same_spans(gold, answer)
+        return _same_spans(gold, answer) or _same_inequality(gold, answer)
+    if "\\in" in gold.operators + answer.operators or len(gold.parts) + len(answer.parts) > 4:
+        left, right = _value_of(gold), _value_of(answer)
+        return left is not None and right is not None and same(left, right)
+    if gold.parts[0] == answer.parts[0] and same(gold.parts[1], answer.parts[1]):
+        return True
+    left, right = _difference(gold), _difference(answer)
+    if left is None or right is None:
+        return False
+    return _proportional(left, right) is not None
+
+
+def _same_inequality(gold: Relation, answer: Relation) -> bool:
+    """Inequalities in several unknowns: proportional with the right sign."""
+    if len(gold.operators) != 1 or len(answer.operators) != 1:
+        return False
+    left, right = _difference(gold), _difference(answer)
+    if left is None or right is None:
+        return False
+    factor = _proportional(left, right)
+    if factor is None:
+        return False
+    flip = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}
+    operator = answer.operators[0] if factor > 0 else flip.get(answer.operators[0], answer.operators[0])
+    return gold.operators[0] == operator
+
+
+def _difference(relation: Relation) -> sympy.Expr | None:
+    first, second = relation.parts[0], relation.parts[1]
+    if not isinstance(first, Scalar) or not isinstance(second, Scalar):
+        return None
+    return sympy.Add(value(first), sympy.Mul(-1, value(second), evaluate=False), evaluate=False)
+
+
+def _proportional(a: sympy.Expr, b: sympy.Expr) -> float | None:
+    """A non-zero constant c with a = c b everywhere, as a float, or None."""
+    names = numeric.free_names(a)
+    if not names or names != numeric.free_names(b):
+        return None
+    return numeric.constant_factor(a, b)
+
+
+def same_scalar(gold: Scalar, answer: Scalar) -> bool:
+    """Equality of two expressions; a written decimal may be a rounding, see `literals.approximates`."""
+    if gold.unit and answer.unit and gold.unit != answer.unit:
+        return False
+    left, right = _literal(gold), _literal(answer)
+    if left is not None and right is not None:
+        return same_literal(left, right)
+    a, b = value(gold), value(answer)
+    if numeric.free_names(a) or numeric.free_names(b):
+        return numeric.same_function(a, b)
+    if numeric.same_constant(a, b):
+        return True
+    decimal = next((x for x in (left, right) if x is not None and x.step is not None), None)
+    if decimal is not None and numeric.real_close(b if decimal is left else a, decimal, approximates):
+        return True
+    return (gold.unit == "degree") != (answer.unit == "degree") and _same_angle(gold, a, answer, b)
+
+
+def _same_angle(gold: Scalar, a: sympy.Expr, answer: Scalar, b: sympy.Expr) -> bool:
+    r"""`30^\circ` is also `\frac{\pi}{6}`: one side in degrees, the other a multiple of pi."""
+    degrees, radians = (a, b) if gold.unit == "degree" else (b, a)
+    if not radians.has(sympy.pi):
+        return False
+    return numeric.same_constant(sympy.Mul(degrees, sympy.pi, sympy.Rational(1, 180), evaluate=False), radians)
+
+
+def _literal(scalar: Scalar) -> Literal | None:
+    found = literal(scalar.text)
+    if found is None or not scalar.percent:
+        return found
+    return Literal(found.value / 100, None if found.step is None else found.step / 100, found.digits)
+
+
+def _words(node: Node) -> str | None:
+    if isinstance(node, Words):
+        return node.text
+    if isinstance(node, Scalar) and len(node.text) == 1 and node.text.isalpha():
+        return node.text.lower()
+    return None
+
+
+def _same_base(gold: Node, answer: Node) -> bool:
+    if isinstance(gold, BaseNumber) and isinstance(answer, BaseNumber):
+        return gold.base == answer.base and gold.digits.lstrip("0") == answer.digits.lstrip("0")
+    return False
+
+
+def _same_matrix(gold: Node, answer: Node) -> bool:
+    if not isinstance(gold, MatrixNode) or not isinstance(answer, MatrixNode):
+        return False
+    if [len(r) for r in gold.rows] != [len(r) for r in answer.rows]:
+        return False
+    return all(
+        same(g, a)
+        for gold_row, row in zip(gold.rows, answer.rows, strict=True)
+        for g, a in zip(gold_row, row, strict=True)
+    )
+
+
+def _same_ratio(gold: Node, answer: Node) -> bool:
+    """`6:8` is `3:4`; two terms are also the fraction."""
+    left, right = _ratio_terms(gold), _ratio_terms(answer)
+    if left is None or right is None or len(left) != len(right):
+        return False
+    pairs = list(zip(left, right, strict=True))
+    (a, b), rest = pairs[0], pairs[1:]
+    return all(
+        numeric.same_constant(sympy.Mul(a, d, evaluate=False), sympy.Mul(b, c, evaluate=False))
+        for c, d in rest
+    )
+
+
+def _ratio_terms(node: Node) -> list[sympy.Expr] | None:
+    if isinstance(node, Ratio):
+        terms = [value(i) for i in node.items if isinstance(i, Scalar)]
+        named = len(terms) < len(node.items) or any(numeric.free_names(t) for t in terms)
+        return None if named or sympy.S.Zero in terms else terms
+    if isinstance(node, Scalar):
+        expr = value(node)
+        return None if numeric.free_names(expr) else [expr, sympy.S.One]
+    return None
+
+
+def _same_seq(gold: Seq, answer: Seq) -> bool:
+    unordered = ("", "\\{")
+    if gold.open in unordered and (answer.open in unordered or gold.open == ""):
+        if answer.open == "[" or answer.close in (("]",) if answer.open == "(" else ()):
+            return False
+        return _same_unordered(list(gold.items), list(answer.items), "\\{" in (gold.open, answer.open))
+    if answer.open == "":
+        if (gold.open, gold.close) not in (("(", ")"), ("[", "]")):
+            return False
+    elif (gold.open, gold.close) != (answer.open, answer.close):
+        vectors = {(gold.open, gold.close), (answer.open, answer.close)} == {("(", ")"), ("[", "]")}
+        if not (vectors and len(gold.items) > 2):
+            return False
+    if len(gold.items) != len(answer.items):
+        return False
+    return all(same(g, a) for g, a in zip(gold.items, answer.items, strict=True))
+
+
+def _same_unordered(gold: list[Node], answer: list[Node], as_sets: bool) -> bool:
+    if max(len(gold), len(answer)) > MAX_UNORDERED:
+        return len(gold) == len(answer) and all(map(same, gold, answer))
+    if as_sets:
+        return all(any(same(g, a) for a in answer) for g in gold) and all(
+            any(same(g, a) for g in gold) for a in answer
+        )
+    if len(gold) != len(answer):
+        return False
+    left = list(answer)
+    for item in gold:
+        match = next((a for a in left if same(item, a)), None)
+        if match is None:
+            return False
+        left.remove(match)
+    return True
+
+
+def _single_set(node: Node) -> bool:
+    return isinstance(node, Seq) and node.open == "\\{" and len(node.items) == 1
+
+
+def _unwrap(node: Node) -> Node:
+    return node.items[0] if isinstance(node, Seq) and _single_set(node) else node
+
+
+def _same_spans(gold: Node, answer: Node) -> bool:
+    kinds = (Seq, SetOp, Either, Relation, Scalar)
+    if not isinstance(gold, kinds) or not isinstance(answer, kinds):
+        return False
+    if isinstance(gold, Seq) and isinstance(answer, Seq) and "" in (gold.open, answer.open):
+        return False
+    try:
+        return same_set(spans(gold), spans(answer))
+    except NotReal:
+        return False

@@ -54,7 +54,6 @@ def page(run: RunFolder) -> str:
 
 def content(run: RunFolder) -> dict[str, Any]:
     """Everything the template shows."""
-    definitions = definitions_of(run.keys)
     comparisons = compare(run)
     kind, sentence = verdict(run)
     return {
@@ -66,8 +65,8 @@ def content(run: RunFolder) -> dict[str, Any]:
         "missing": missing(run),
         "accuracy_figures": figures.accuracy_figures(run),
         "accuracies": tables.accuracies(comparisons),
-        "drift_figures": figures.drift_figures(run, lambda key: definitions.get(key, "")),
-        "training_figures": figures.training_figures(run, lambda key: definitions.get(key, "")),
+        "drift_figures": figures.drift_figures(run),
+        "training_figures": figures.training_figures(run),
         "funnel": tables.funnel(run),
         "funnel_notes": tables.funnel_notes(run),
         "pool_figure": figures.pool_figure(run),
@@ -75,7 +74,7 @@ def content(run: RunFolder) -> dict[str, Any]:
         "settings": tables.settings(run),
         "versions": tables.flattened(run.part("versions")),
         "config": run.config,
-        "metrics": tables.metric_rows(run, definitions),
+        "metrics": tables.metric_rows(run, definitions_of(run.keys)),
     }
 
 

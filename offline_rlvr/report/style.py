@@ -18,6 +18,8 @@ Draw = Callable[[Axes], None]
 BLUE, VERMILLION, GREEN = "#0072B2", "#D55E00", "#009E73"
 PURPLE, ORANGE, SKY, BLACK = "#CC79A7", "#E69F00", "#56B4E9", "#000000"
 CYCLE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
+#: Darker than the palette's vermillion, for thin lines and small text.
+RUST = "#b84300"
 GRAY = "#6b7280"
 
 #: Inches. A panel is read at the width of a phone: few, large marks.
@@ -85,7 +87,8 @@ def log_axis(ax: Axes) -> None:
         low, high = middle / 3**0.5, middle * 3**0.5
         ax.set_ylim(low, high)
     close = high / low < 30
-    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if close else (1,)))
+    subs = (1, 2, 3, 5, 7) if high / low < 6 else (1, 2, 5)
+    ax.yaxis.set_major_locator(LogLocator(subs=subs if close else (1,)))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.yaxis.set_minor_formatter(NullFormatter())
     if close:

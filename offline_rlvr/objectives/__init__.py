@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from offline_rlvr.errors import ConfigError
+from offline_rlvr.objectives.parameters import checked
 
 if TYPE_CHECKING:
     from offline_rlvr.objectives.interface import Objective
@@ -39,15 +40,15 @@ def load(name: str, **params: Any) -> "Objective":
         the range).
     """
     cls = _class_of(name)
-    known = [spec.name for spec in fields(cls)]
+    known = {spec.name: spec for spec in fields(cls)}
     for param in params:
         if param not in known:
             has = ", ".join(known) or "none"
             raise ConfigError(
                 f"objective {name} has no parameter {param!r}; it has: {has}",
-                hint=_nearest(param, known),
+                hint=_nearest(param, list(known)),
             )
-    return cls(**params)
+    return cls(**{param: checked(known[param], value) for param, value in params.items()})
 
 
 def parameters(name: str) -> dict[str, Any]:

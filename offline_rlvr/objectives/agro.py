@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from offline_rlvr.batch import TokenBatch, Totals
 from offline_rlvr.numerics.groups import leave_one_out
-from offline_rlvr.objectives.interface import Optimum, Output, logprobs, score_output
+from offline_rlvr.objectives.interface import Optimum, Output, check, logprobs, score_output
 from offline_rlvr.objectives.parameters import Parameters, number
 
 
@@ -46,6 +46,7 @@ class Agro(Parameters):
         Raises:
             BatchError: No reference log-probs, groups of one, or totals smaller than the batch.
         """
+        check(batch, totals)
         z = batch.rewards.double()
         if self.beta > 0:
             delta = logprobs(batch, "policy").detach() - logprobs(batch, "reference")

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from offline_rlvr.batch import TokenBatch, Totals
 from offline_rlvr.numerics import groups, masked, ratios
-from offline_rlvr.objectives.interface import Optimum, Output, logprobs, score_output
+from offline_rlvr.objectives.interface import Optimum, Output, check, logprobs, score_output
 from offline_rlvr.objectives.parameters import Parameters, number
 
 
@@ -43,6 +43,7 @@ class Cispo(Parameters):
         Raises:
             BatchError: Groups of one, or totals smaller than the batch.
         """
+        check(batch, totals)
         log_ratio = logprobs(batch, "policy").detach() - logprobs(batch, "behavior")
         low = 0.0 if self.clip_low is None else 1 - self.clip_low
         rho = ratios.ratio(log_ratio)

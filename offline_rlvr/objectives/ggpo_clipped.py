@@ -6,7 +6,7 @@ from typing import ClassVar
 from offline_rlvr.batch import TokenBatch, Totals
 from offline_rlvr.numerics.logspace import softmax_weights
 from offline_rlvr.numerics.masked import share
-from offline_rlvr.objectives.interface import Optimum, Output, logprobs, score_output
+from offline_rlvr.objectives.interface import Optimum, Output, check, logprobs, score_output
 from offline_rlvr.objectives.parameters import Parameters, number
 
 
@@ -50,10 +50,11 @@ class GgpoClipped(Parameters):
         Raises:
             BatchError: No reference log-probs, groups of one, or totals smaller than the batch.
         """
+        check(batch, totals)
         log_ratio = logprobs(batch, "policy").detach() - logprobs(batch, "reference")
         delta = log_ratio.clamp(-self.clip, self.clip).sum(-1)
         size = batch.rewards.shape[-1]
         q = softmax_weights(batch.rewards.double() / self.beta - delta)
         clipped = share(log_ratio.abs() > self.clip, batch.response_mask)
-        c = (size * q - 1) / max(size - 1, 1) ** 0.5
+        c = (size * q - 1) / (size - 1) ** 0.5
         return score_output(batch, totals, c, {"objective/clip_fraction": clipped})

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from offline_rlvr.batch import TokenBatch, Totals
 from offline_rlvr.numerics.logspace import softmax_weights
-from offline_rlvr.objectives.interface import Optimum, Output, score_output
+from offline_rlvr.objectives.interface import Optimum, Output, check, score_output
 from offline_rlvr.objectives.parameters import Parameters, number
 
 
@@ -43,6 +43,7 @@ class GgpoRewardOnly(Parameters):
         Raises:
             BatchError: Groups of one, or totals smaller than the batch.
         """
+        check(batch, totals)
         size = batch.rewards.shape[-1]
         q = softmax_weights(batch.rewards.double() / self.beta)
-        return score_output(batch, totals, (size * q - 1) / max(size - 1, 1) ** 0.5)
+        return score_output(batch, totals, (size * q - 1) / (size - 1) ** 0.5)

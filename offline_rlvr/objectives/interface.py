@@ -87,7 +87,7 @@ def logprobs(batch: TokenBatch, which: Which) -> Float[Tensor, "G K T"]:
 
 
 def check(batch: TokenBatch, totals: Totals) -> None:
-    """Refuse what no objective can use.
+    """Refuse what no objective can use; every objective calls it first.
 
     Raises:
         BatchError: Groups of one response, or totals smaller than this very batch.
@@ -111,7 +111,6 @@ def score_output(
     metrics: dict[str, SumCount] | None = None,
 ) -> Output:
     """The output of the surrogate `L = -(1/N) sum_it sg(c_it) p_it`."""
-    check(batch, totals)
     c = coefficients.detach()
     p = logprobs(batch, "policy")
     per_token = c if c.ndim == 3 else c[..., None]

@@ -8,7 +8,7 @@ import torch
 from offline_rlvr.batch import TokenBatch, Totals
 from offline_rlvr.errors import BatchError
 from offline_rlvr.numerics.groups import centered, group_mean
-from offline_rlvr.objectives.interface import Optimum, Output, score_output
+from offline_rlvr.objectives.interface import Optimum, Output, check, score_output
 from offline_rlvr.objectives.parameters import Parameters
 
 
@@ -39,6 +39,7 @@ class Maxrl(Parameters):
         Raises:
             BatchError: A negative reward, groups of one, or totals smaller than the batch.
         """
+        check(batch, totals)
         if (batch.rewards < 0).any():
             group, response = (batch.rewards < 0).nonzero()[0].tolist()
             value = float(batch.rewards[group, response])

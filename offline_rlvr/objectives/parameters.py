@@ -9,7 +9,7 @@ except an integer where a number is meant, and a list where a pair is meant (YAM
 """
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from offline_rlvr.errors import ConfigError
@@ -56,15 +56,23 @@ class Parameters:
 
     def __post_init__(self) -> None:
         for spec in fields(self):
-            value = getattr(self, spec.name)
-            checked = _CHECKS[spec.metadata["kind"]](value, spec.metadata)
-            if checked is _REFUSED:
-                raise ConfigError(
-                    f"objective parameter {spec.name} is {value!r}; "
-                    f"allowed: {allowed(spec.metadata)}",
-                    hint=f"the default is {spec.name}: {_shown(spec.default)}",
-                )
-            object.__setattr__(self, spec.name, checked)
+            object.__setattr__(self, spec.name, checked(spec, getattr(self, spec.name)))
+
+
+def checked(spec: Field, value: Any) -> Any:
+    """The value of a parameter, integers and lists converted as said above.
+
+    Raises:
+        ConfigError: Out of range, with the range.
+    """
+    rule = spec.metadata
+    result = _CHECKS[rule["kind"]](value, rule)
+    if result is _REFUSED:
+        raise ConfigError(
+            f"objective parameter {spec.name} is {value!r}; allowed: {allowed(rule)}",
+            hint=f"the default is {spec.name}: {_shown(spec.default)}",
+        )
+    return result
 
 
 _REFUSED = object()

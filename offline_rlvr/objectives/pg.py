@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from offline_rlvr.batch import TokenBatch, Totals
 from offline_rlvr.numerics import groups, masked, ratios
-from offline_rlvr.objectives.interface import Optimum, Output, logprobs, score_output
+from offline_rlvr.objectives.interface import Optimum, Output, check, logprobs, score_output
 from offline_rlvr.objectives.parameters import Parameters
 
 
@@ -35,6 +35,7 @@ class Pg(Parameters):
         Raises:
             BatchError: Groups of one, or totals smaller than the batch.
         """
+        check(batch, totals)
         log_ratio = logprobs(batch, "policy").detach() - logprobs(batch, "behavior")
         c = ratios.ratio(log_ratio) * groups.centered(batch.rewards)[..., None]
         beyond = masked.share(ratios.saturated(log_ratio), batch.response_mask)

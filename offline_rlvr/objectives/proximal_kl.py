@@ -9,7 +9,7 @@ from torch import Tensor
 from offline_rlvr.batch import TokenBatch, Totals
 from offline_rlvr.numerics import groups, masked, ratios
 from offline_rlvr.numerics.windows import future_sum
-from offline_rlvr.objectives.interface import Optimum, Output, logprobs, score_output
+from offline_rlvr.objectives.interface import Optimum, Output, check, logprobs, score_output
 from offline_rlvr.objectives.parameters import Parameters, choice, integer, number, pair
 
 #: Keeps a standardized advantage finite when rewards of a group nearly agree.
@@ -92,6 +92,7 @@ class ProximalKl(Parameters):
         Raises:
             BatchError: No reference log-probs, groups of one, or totals smaller than the batch.
         """
+        check(batch, totals)
         metrics = {}
         weight = self._weight(batch, metrics)
         credit = self._advantage(batch)[..., None] - self._cost(batch, metrics)

@@ -7,7 +7,7 @@ import torch
 
 from offline_rlvr.batch import TokenBatch, Totals
 from offline_rlvr.numerics import masked, ratios
-from offline_rlvr.objectives.interface import Optimum, Output, logprobs, score_output
+from offline_rlvr.objectives.interface import Optimum, Output, check, logprobs, score_output
 from offline_rlvr.objectives.parameters import Parameters, number, pair
 
 
@@ -50,6 +50,7 @@ class Topr(Parameters):
         Raises:
             BatchError: Groups of one, or totals smaller than the batch.
         """
+        check(batch, totals)
         low, high = self.reward_range
         r = low + (high - low) * batch.rewards.double() - self.baseline
         log_ratio = (logprobs(batch, "policy").detach() - logprobs(batch, "behavior")).sum(-1)

@@ -29,14 +29,14 @@ class WriterLock:
     def __init__(self, folder: Path):
         self._owner = folder / OWNER_NAME
         self._lock = FileLock(str(folder / LOCK_NAME), blocking=False)
-        try:
-            with writing(folder):
+        with writing(folder):
+            try:
                 self._lock.acquire()
-        except Timeout:
-            raise BusyError(
-                f"{folder} is being written by {self._holder()}",
-                hint="wait for it to end, or end it, then type the same command again",
-            ) from None
+            except Timeout:
+                raise BusyError(
+                    f"{folder} is being written by {self._holder()}",
+                    hint="wait for it to end, or end it, then type the same command again",
+                ) from None
         with writing(self._owner):
             owner = {"pid": os.getpid(), "host": socket.gethostname()}
             self._owner.write_text(json.dumps(owner), encoding="utf-8")

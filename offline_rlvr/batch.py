@@ -1,8 +1,9 @@
 """The two tensor batches of the trainer, validated where they are made.
 
-`PoolBatch` comes from the stream (token ids and what the pool stored); `TokenBatch` is what an objective sees
-(log-probs only). Both hold G whole groups of K responses; T is the longest response here, index t *is* response
-token t, and padding is recognised by stored lengths alone, never by a token's value.
+`PoolBatch` comes from the stream (token ids and what the pool stored); `TokenBatch` is what an
+objective sees (log-probs only). Both hold G whole groups of K responses; T is the longest response
+here, index t *is* response token t, and padding is recognised by stored lengths alone, never by a
+token's value.
 """
 
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ MAX_LOGPROB = 1e-6
 
 
 class Totals(NamedTuple):
-    """Normalisers of a whole update: over all its micro-batches and ranks, known before the first forward."""
+    """Normalizers of a whole update, all its micro-batches and ranks; known before a forward."""
 
     groups: int
     tokens: int
@@ -89,12 +90,13 @@ class TokenBatch:
         behavior_logprobs: [G, K, T] log mu of the sampled token, stored at sampling.
         rewards: [G, K].
         response_mask: [G, K, T] True where the token counts (first EOS included).
-        ref_logprobs: [G, K, T] log-probs of the active reference, when the objective declares that anchor.
+        ref_logprobs: [G, K, T] log-probs of the active reference, when the objective declares that
+            anchor.
         old_logprobs: [G, K, T] log-probs of the learner at the start of its update block, likewise.
 
     Raises:
-        BatchError: Shapes differ, a response is empty, or a value under the mask is not finite (log-probs also:
-            positive). The message names group and response.
+        BatchError: Shapes differ, a response is empty, or a value under the mask is not finite
+            (log-probs also: positive). The message names group and response.
     """
 
     policy_logprobs: Float[Tensor, "G K T"]
@@ -112,11 +114,13 @@ class TokenBatch:
             )
         if self.rewards.shape != shape[:2]:
             raise BatchError(
-                f"rewards has shape {tuple(self.rewards.shape)}; expected [G, K] = {tuple(shape[:2])}"
+                f"rewards has shape {tuple(self.rewards.shape)}; "
+                f"expected [G, K] = {tuple(shape[:2])}"
             )
         if self.response_mask.shape != shape or self.response_mask.dtype != torch.bool:
             raise BatchError(
-                f"response_mask is {self.response_mask.dtype} of shape {tuple(self.response_mask.shape)}; "
+                f"response_mask is {self.response_mask.dtype} of shape "
+                f"{tuple(self.response_mask.shape)}; "
                 f"expected bool of shape {tuple(shape)}"
             )
         self._refuse(~self.response_mask.any(-1), "an empty response (no token under the mask)")
@@ -138,10 +142,11 @@ class TokenBatch:
             raise BatchError(f"group {group}, response {response} of this batch has {what}")
 
     def require(self, *anchors: str) -> None:
-        """Raise BatchError when an anchor (`reference`, `old`) that the objective needs is missing."""
+        """Raise BatchError when an anchor (`reference`, `old`) that is needed is missing."""
         fields = {"reference": "ref_logprobs", "old": "old_logprobs"}
         for anchor in anchors:
             if getattr(self, fields[anchor]) is None:
                 raise BatchError(
-                    f"this objective needs {fields[anchor]} (the {anchor!r} anchor); the batch has none"
+                    f"this objective needs {fields[anchor]} (the {anchor!r} anchor); "
+                    "the batch has none"
                 )

@@ -1,6 +1,7 @@
 """Files and folders that appear whole or not at all: write, fsync, rename, fsync the parent.
 
-Everything that later work depends on (commits, plans, anchors, checkpoints, evaluations) goes through here.
+Everything that later work depends on (commits, plans, anchors, checkpoints, evaluations) goes
+through here.
 """
 
 import errno
@@ -35,7 +36,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def publish_folder(path: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a temporary sibling folder, make it durable, and rename it to `path` (which must not exist).
+    """Fill a temporary sibling folder, make it durable, rename it to `path` (not there before).
 
     Args:
         path: The final folder.

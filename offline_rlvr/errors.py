@@ -1,6 +1,7 @@
 """Every error a user can meet: what was found, what is allowed, what to type next.
 
-An error carries a stable `code` (for scripts and tests), a `hint` (what to do) and the process `exit_code`.
+An error carries a stable `code` (for scripts and tests), a `hint` (what to do) and the process
+`exit_code`.
 """
 
 
@@ -59,7 +60,7 @@ class ResourceError(OfflineRlvrError):
 
 
 class QualityGateError(OfflineRlvrError):
-    """The work ran, but its result fails a gate (too few mixed groups, too many unscored, NaN loss)."""
+    """The work ran, but fails a gate (too few mixed groups, too many unscored, NaN loss)."""
 
     code = "quality"
     exit_code = 6

@@ -35,7 +35,8 @@ class Response:
 
     Attributes:
         token_ids: Sampled ids, the end-of-sequence id included when it was sampled (`stop`).
-        behavior_logprobs: One per token, nats, under the distribution the token was drawn from; <= 0.
+        behavior_logprobs: One per token, nats, under the distribution the token was drawn from; <=
+            0.
         text: The decoded response without special tokens, for people and the verifier only.
         finish_reason: `stop` (ends with EOS) or `length` (cut at the limit, no EOS).
         seed: The sampling seed of this response, where the back-end has one per response.
@@ -76,8 +77,8 @@ class Verdict:
 class Group:
     """The K responses of one problem under one frozen policy, with their verdicts.
 
-    `group_id` is the position of the problem in the pool's shuffled draw order; `prompt_token_ids` are what
-    the model was given, template included.
+    `group_id` is the position of the problem in the pool's shuffled draw order; `prompt_token_ids`
+    are what the model was given, template included.
     """
 
     group_id: int

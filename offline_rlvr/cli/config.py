@@ -52,7 +52,9 @@ def _keys(model: type[BaseModel], prefix: str) -> list[str]:
         lines.append(f"\n{prefix[:-1]}: {model.__doc__.splitlines()[0]}")
     for name, field in model.model_fields.items():
         kinds = get_args(field.annotation) or (field.annotation,)
-        sections = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        sections = [
+            kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)
+        ]
         if sections:
             lines += _keys(sections[0], f"{prefix}{name}.")
             continue

@@ -1,4 +1,4 @@
-"""The command `offline-rlvr`: thin verbs over the library; every failure ends in a plain message and an exit code."""
+"""The command `offline-rlvr`: thin verbs; every failure is a plain message and an exit code."""
 
 import os
 import signal
@@ -15,10 +15,11 @@ from offline_rlvr.errors import Interrupted, OfflineRlvrError
 app = App(
     name="offline-rlvr",
     version=__version__,
-    help="Offline fixed-pool RL with verifiable rewards: build a rollout pool once, train on it exactly once, "
-    "study the drift.",
-    help_epilogue="Exit codes: 0 ok, 1 bug, 2 usage or config, 3 invalid data, 4 incompatible model or pool, "
-    "5 resource, 6 quality gate, 7 busy, 75 interrupted (the same command continues).",
+    help="Offline fixed-pool RL with verifiable rewards: build a rollout pool once, "
+    "train on it exactly once, study the drift.",
+    help_epilogue="Exit codes: 0 ok, 1 bug, 2 usage or config, 3 invalid data, "
+    "4 incompatible model or pool, 5 resource, 6 quality gate, 7 busy, "
+    "75 interrupted (the same command continues).",
 )
 app.command(job.quickstart)
 app.command(pool.app)
@@ -46,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
         )
     except BrokenPipeError:
-        # The reader of our output went away (`| head`): not an error of ours, and nobody is left to tell.
+        # The reader of our output went away (`| head`): not an error of ours, and nobody is left to
+        # tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

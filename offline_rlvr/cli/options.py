@@ -16,7 +16,8 @@ Overrides = Annotated[
     Parameter(
         name="--SECTION.KEY",
         allow_leading_hyphen=True,
-        help="Override any config key, e.g. --objective.name proximal_kl --train.seed 1; see `config keys`.",
+        help="Override any config key, e.g. --objective.name proximal_kl --train.seed 1; "
+        "`offline-rlvr config keys` lists them.",
     ),
 ]
 

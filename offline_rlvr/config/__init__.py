@@ -1,4 +1,4 @@
-"""Configuration: pydantic models (`schema`) and the YAML loader with file:line and did-you-mean (`loader`)."""
+"""Configuration: pydantic models (`schema`), YAML with file:line and did-you-mean (`loader`)."""
 
 from offline_rlvr.config.loader import Config, load_config
 

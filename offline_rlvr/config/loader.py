@@ -1,8 +1,8 @@
 """From a YAML file and `--key.sub value` overrides to a checked `Config`, or every problem at once.
 
-A file may name another one under `base:`; its keys win over the base's, and command-line overrides win over both.
-Where a layer changes the `name` of a part (say `objective.name`), that part's settings in the layers below belonged to
-another thing and are dropped.
+A file may name another one under `base:`; its keys win over the base's, and command-line overrides
+win over both. Where a layer changes the `name` of a part (say `objective.name`), that part's
+settings in the layers below belonged to another thing and are dropped.
 """
 
 import difflib
@@ -33,7 +33,8 @@ class Config(schema.Config):
         """Load a named part; its complaints get the file and line of the section.
 
         Args:
-            section: Dotted path of a section with a `name`, e.g. `objective` or `evaluation.problems`.
+            section: Dotted path of a section with a `name`, e.g. `objective` or
+                `evaluation.problems`.
             load: The package's `load(name, **params)`.
             extra: Further arguments for `load`.
         """
@@ -90,7 +91,9 @@ def merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 def _read_with_base(path: Path, seen: tuple[Path, ...]) -> tuple[dict[str, Any], dict[Key, str]]:
     if path.resolve() in seen:
-        raise ConfigError(f"{path}: `base` leads back to this file", hint="remove one of the `base` keys")
+        raise ConfigError(
+            f"{path}: `base` leads back to this file", hint="remove one of the `base` keys"
+        )
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -104,17 +107,23 @@ def _read_with_base(path: Path, seen: tuple[Path, ...]) -> tuple[dict[str, Any],
     if base is None:
         return values, where
     if not isinstance(base, str):
-        raise ConfigError(f"{_nearest(where, ('base',))}: base: a path of another YAML file is allowed")
+        raise ConfigError(
+            f"{_nearest(where, ('base',))}: base: a path of another YAML file is allowed"
+        )
     below, below_where = _read_with_base(path.parent / base, (*seen, path.resolve()))
     return merge(below, values), {**below_where, **where}
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML whose numbers and booleans are what they look like: 3e-5 is a float, `no` and `on` are text."""
+    """YAML that reads as it looks: 3e-5 is a float, `no` and `on` are text."""
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in entries if tag.rsplit(":", 1)[1] in ("null", "int", "merge")]
+    first: [
+        (tag, pattern)
+        for tag, pattern in entries
+        if tag.rsplit(":", 1)[1] in ("null", "int", "merge")
+    ]
     for first, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 
@@ -127,7 +136,9 @@ def _register(tag: str, pattern: str, first: str) -> None:
 
 _register("bool", r"^(?:true|True|false|False)$", "tTfF")
 _register(
-    "float", r"^[-+]?(?:(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+|\.inf|\.nan)$", "-+.0123456789"
+    "float",
+    r"^[-+]?(?:(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+|\.inf|\.nan)$",
+    "-+.0123456789",
 )
 
 
@@ -159,7 +170,9 @@ def _locate(node: yaml.Node, key: Key, name: str, where: dict[Key, str]) -> None
         child = (*key, str(key_node.value))
         place = f"{name}:{key_node.start_mark.line + 1}"
         if child in where:
-            raise ConfigError(f"{place}: {'.'.join(child)} is written twice (first at {where[child]})")
+            raise ConfigError(
+                f"{place}: {'.'.join(child)} is written twice (first at {where[child]})"
+            )
         where[child] = place
         _locate(value_node, child, name, where)
 

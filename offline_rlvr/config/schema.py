@@ -1,7 +1,8 @@
 """Every key a config file may have, with its default, unit and reason. Unknown keys are refused.
 
-One file describes the whole job: what is sampled (`model prompt problems pool sampling generation verifier`), how it is
-trained (`objective reference old train`), and how it is measured (`evaluation`).
+One file describes the whole job: what is sampled (`model prompt problems pool sampling generation
+verifier`), how it is trained (`objective reference old train`), and how it is measured
+(`evaluation`).
 """
 
 from typing import Annotated, Any, Literal
@@ -81,7 +82,7 @@ class Pool(Section):
 
 
 class Sampling(Section):
-    """The distribution responses are drawn from; what is not set here is off, whatever the model says."""
+    """What responses are drawn from; what is not set is off, whatever the model's file says."""
 
     max_new_tokens: PositiveInt = 1024
     temperature: Annotated[float, Field(gt=0)] = 1.0
@@ -145,7 +146,7 @@ class Train(Section):
 
 
 class Evaluation(Section):
-    """Held-out problems, answered before, during and after training with the pool's own sampling."""
+    """Held-out problems, answered before, during and after training, sampled like the pool."""
 
     problems: "Named | None" = Field(None, description="null: no evaluation")
     k: PositiveInt = Field(32, description="responses per problem")
@@ -169,5 +170,6 @@ class Config(Section):
     train: Train = Train()
     evaluation: Evaluation = Evaluation()
     logger: Named | None = Field(
-        None, description="a Lightning logger beside metrics.jsonl, e.g. {name: csv} or {name: wandb}"
+        None,
+        description="a Lightning logger beside metrics.jsonl, e.g. {name: csv} or {name: wandb}",
     )

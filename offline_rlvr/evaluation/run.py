@@ -51,7 +51,9 @@ class Evaluator:
         self.tokenizer = tokenizer
         self.sampling = sampling
         self.verifier = verifier
-        self.seeds = [[seed_for(seed, row, index) for index in range(k)] for row in range(len(problems))]
+        self.seeds = [
+            [seed_for(seed, row, index) for index in range(k)] for row in range(len(problems))
+        ]
         self.batch_size = batch_size
 
     @classmethod
@@ -75,7 +77,8 @@ class Evaluator:
         longest = max(map(len, prompts))
         if longest > config.prompt.max_tokens:
             raise ConfigError(
-                f"a held-out prompt has {longest} tokens; prompt.max_tokens is {config.prompt.max_tokens}",
+                f"a held-out prompt has {longest} tokens; prompt.max_tokens is "
+                f"{config.prompt.max_tokens}",
                 hint="raise prompt.max_tokens: dropping held-out problems would change the measure",
             )
         return cls(
@@ -91,7 +94,7 @@ class Evaluator:
         )
 
     def evaluate(self, model: PreTrainedModel, update: int) -> Evaluation:
-        """Sample, verify and tabulate; leaves the model's mode and the global random state as they were.
+        """Sample, verify and tabulate; the model's mode and global random state stay as they were.
 
         Args:
             model: The policy.

@@ -1,7 +1,7 @@
-"""Build a pool: draw problems, sample K responses each from one frozen policy, verify, commit; continue where it stopped.
+"""Build a pool: draw problems, sample K responses each, verify, commit; continue when typed again.
 
-Draw order, sampling seeds and the cut into commits are pure functions of the config, so an interrupted build that is typed
-again ends in the same pool as an uninterrupted one.
+Draw order, sampling seeds and the cut into commits are pure functions of the config, so an
+interrupted build that is typed again ends in the same pool as an uninterrupted one.
 """
 
 import hashlib
@@ -61,7 +61,8 @@ def build_pool(config: Config, path: Path) -> Pool:
     Raises:
         ConfigError: The config cannot be used; nothing was started.
         IncompatibleError: `path` holds a pool of another identity.
-        QualityGateError: The budget is used up, or too many responses could not be scored; all is kept.
+        QualityGateError: The budget is used up, or too many responses could not be scored; all is
+            kept.
     """
     sampling = sampling_of(config)
     with config.build("verifier", verifier.load) as judge:
@@ -86,8 +87,8 @@ def sampling_of(config: Config) -> Sampling:
     sampling = Sampling(**settings, stop_token_ids=stop_token_ids(folder, tokenizer))
     if sampling.truncated and not config.sampling.allow_truncated_sampling:
         raise ConfigError(
-            f"{config.where('sampling')}: top_p, top_k or min_p cut the sampled distribution: stored log-probs "
-            "are then renormalized, and every ratio to them is biased",
+            f"{config.where('sampling')}: top_p, top_k or min_p cut the sampled distribution: "
+            "stored log-probs are then renormalized, and every ratio to them is biased",
             hint="set them to 1, 0, 0, or say sampling.allow_truncated_sampling: true",
         )
     return sampling
@@ -223,7 +224,8 @@ def _sample(
 class _Tally:
     """Counts towards the goal and the unscored gate, the groups of earlier attempts included.
 
-    The probe slice takes at most `probe_groups` mixed groups away from training, so that many are sampled on top.
+    The probe slice takes at most `probe_groups` mixed groups away from training, so that many are
+    sampled on top.
     """
 
     def __init__(self, config: Config, writer: PoolWriter):
@@ -252,8 +254,8 @@ class _Tally:
         share = self.unscored / self.responses
         if share > self.config.pool.max_unscored:
             raise QualityGateError(
-                f"{self.unscored} of {self.responses} responses ({share:.1%}) could not be scored; at most "
-                f"{self.config.pool.max_unscored:.1%} is allowed (pool.max_unscored)",
+                f"{self.unscored} of {self.responses} responses ({share:.1%}) could not be scored; "
+                f"at most {self.config.pool.max_unscored:.1%} is allowed (pool.max_unscored)",
                 hint="`offline-rlvr pool stats` shows the reasons; everything sampled is kept",
             )
 

@@ -56,7 +56,8 @@ class UpdateData(Dataset[tuple[int, PoolBatch]]):
 class PoolData(pl.LightningDataModule):
     """Streams the updates after `applied` up to `last`, each exactly once, in plan order.
 
-    The number of applied updates is the only cursor; the loader is sized and has no state of its own.
+    The number of applied updates is the only cursor; the loader is sized and has no state of its
+    own.
 
     Args:
         pool: The opened pool.

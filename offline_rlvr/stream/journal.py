@@ -1,7 +1,8 @@
 """Append-only JSON lines (`ledger.jsonl`, `metrics.jsonl`) that survive a kill at any instant.
 
-A line is written whole, flushed and fsynced before the next update starts. A torn last line, the trace of a crash in
-the middle of a write, was never acknowledged and is dropped when the journal is reopened.
+A line is written whole, flushed and fsynced before the next update starts. A torn last line, the
+trace of a crash in the middle of a write, was never acknowledged and is dropped when the journal is
+reopened.
 """
 
 import json
@@ -10,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from offline_rlvr.errors import DataError
 from offline_rlvr.durable import replace_file
+from offline_rlvr.errors import DataError
 
 Row = dict[str, Any]
 
@@ -61,7 +62,8 @@ def read_rows(path: Path) -> Iterator[Row]:
     """Rows of a journal that may still be written to; a torn last line is left out.
 
     Raises:
-        DataError: A line that is not JSON stands before the last one: the file was damaged, not cut.
+        DataError: A line that is not JSON stands before the last one: the file was damaged, not
+            cut.
     """
     if not path.exists():
         return

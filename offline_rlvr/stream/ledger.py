@@ -1,4 +1,4 @@
-"""The ledger: one line per applied update, and the proof from it that every group counted exactly once."""
+"""The ledger, one line per applied update, and the proof that every group counted exactly once."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -27,4 +27,6 @@ def check_ledger(plan: Plan, rows: Iterable[dict[str, Any]], applied: int) -> No
             raise DataError(f"the ledger's update {update} did not train the groups of the plan")
         expected += 1
     if expected - 1 != applied:
-        raise DataError(f"the ledger ends at update {expected - 1}, the weights are of update {applied}")
+        raise DataError(
+            f"the ledger ends at update {expected - 1}, the weights are of update {applied}"
+        )

@@ -1,7 +1,7 @@
-"""Which groups each update trains on: a pure function of (pool hash, selection, seed), stored and never re-derived.
+"""Which groups each update trains on: a pure function of (pool hash, selection, seed), stored.
 
-Every method trained with the same seed on the same selection of the same pool sees the same groups in the same order;
-`max_updates` only stops earlier, it never changes the order.
+Every method trained with the same seed on the same selection of the same pool sees the same groups
+in the same order; `max_updates` only stops earlier, it never changes the order.
 """
 
 import hashlib
@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from offline_rlvr.errors import ConfigError, DataError
 from offline_rlvr.durable import replace_file
+from offline_rlvr.errors import ConfigError, DataError
 
 PLAN_SCHEMA = pa.schema(
     [("update", pa.int32()), ("slot", pa.int32()), ("group_id", pa.int64())],
@@ -81,14 +81,18 @@ class Plan:
                 f"the plan {path} cannot be read: {error}",
                 hint="it is written once when a run starts; start a new run under another name",
             ) from error
-        rows = list(zip(*(table.column(name).to_pylist() for name in PLAN_SCHEMA.names), strict=True))
+        rows = list(
+            zip(*(table.column(name).to_pylist() for name in PLAN_SCHEMA.names), strict=True)
+        )
         trained = [row for row in rows if row[0] > 0]
         plan = cls(
             tuple(row[2] for row in trained), size, tuple(row[2] for row in rows if row[0] == 0)
         )
         order = [(slot // size + 1, slot % size) for slot in range(len(trained))]
         if [row[:2] for row in trained] != order or len(set(plan.group_ids)) != len(trained):
-            raise DataError(f"the plan {path} does not hold each update's slots in order, each group once")
+            raise DataError(
+                f"the plan {path} does not hold each update's slots in order, each group once"
+            )
         return plan
 
 

@@ -1,8 +1,9 @@
 """Anchors: the learner's own log-probs of the coming window, stored as a table of numbers.
 
-A reference (or old policy) is not a second model: at a refresh the learner scores the minibatches of the next window with
-the kernels and micro-batches that will train on them, so right after a refresh the drift to the anchor is exactly 0.
-Tables lie in `anchors/NAME-<first update>.safetensors`; a checkpoint names the tables it needs by sha256.
+A reference (or old policy) is not a second model: at a refresh the learner scores the minibatches
+of the next window with the kernels and micro-batches that will train on them, so right after a
+refresh the drift to the anchor is exactly 0. Tables lie in `anchors/NAME-<first
+update>.safetensors`; a checkpoint names the tables it needs by sha256.
 """
 
 import hashlib
@@ -27,7 +28,8 @@ class Anchor:
 
     Args:
         name: `reference` or `old`.
-        refresh_every: Window length in updates; None: one window over the whole run (a fixed anchor).
+        refresh_every: Window length in updates; None: one window over the whole run (a fixed
+            anchor).
         last: Last update of the run.
         folder: Where tables are kept.
     """
@@ -51,13 +53,14 @@ class Anchor:
         return self.first == self.window(update).start and update in self._table
 
     def refresh(self, update: int, score: Score) -> None:
-        """Score the window that starts at `update` with the present weights and store it durably."""
+        """Score the window that starts at `update` with the present weights; store it durably."""
         window = self.window(update)
         if update != window.start:
             raise DataError(
-                f"the {self.name} table of update {window.start} is missing, and update {update} is too late "
-                "to make it: the weights have moved",
-                hint="train.max_updates can be raised where a window ends, not inside it; else start a new run",
+                f"the {self.name} table of update {window.start} is missing, and update "
+                f"{update} is too late to make it: the weights have moved",
+                hint="train.max_updates can be raised where a window ends, not inside it; "
+                "else start a new run",
             )
         self._table = {number: score(number).to("cpu", torch.float32) for number in window}
         self.first = window.start
@@ -86,7 +89,9 @@ class Anchor:
         try:
             data = path.read_bytes()
             if hashlib.sha256(data).hexdigest() != state["sha256"]:
-                raise DataError(f"{path} is not the {self.name} table that the checkpoint was written with")
+                raise DataError(
+                    f"{path} is not the {self.name} table that the checkpoint was written with"
+                )
             table = load(data)
         except (OSError, SafetensorError) as error:
             raise DataError(f"the {self.name} table {path} cannot be read: {error}") from error

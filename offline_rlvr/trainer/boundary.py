@@ -16,13 +16,13 @@ from offline_rlvr.trainer.record import Recorder
 
 
 class StopRequest:
-    """Remembers SIGTERM and Ctrl-C until the running update is finished; a second Ctrl-C stops at once."""
+    """Remembers SIGTERM and Ctrl-C until the update is finished; a second Ctrl-C stops at once."""
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
+    def listening(self) -> Iterator["StopRequest"]:
         """Catch both signals inside the block."""
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
@@ -34,7 +34,7 @@ class StopRequest:
         for number in before:
             signal.signal(number, remember)
         try:
-            yield
+            yield self
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -79,7 +79,7 @@ class UpdateBoundary(pl.Callback):
         self.progress = progress
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
-        """Make up for an evaluation that the last attempt was killed in (or the one before training)."""
+        """Evaluate the base, or make up for an evaluation that the last attempt was killed in."""
         self.recorder.loggers = trainer.loggers
         self._evaluate_if_due(pl_module.applied)
 

@@ -1,10 +1,10 @@
-"""Checkpoints that are whole or ignored: one folder per update, a manifest of hashes, published by one rename.
+"""Checkpoints that are whole or ignored: a folder with a manifest, published by one rename.
 
-    checkpoints/update-000020/
-        model/          weights or adapter, loadable by transformers / PEFT / vLLM as it is
-        optimizer.pt    optimizer, scheduler and RNG states (loaded with weights_only)
-        state.json      applied updates, anchors, metric windows
-        MANIFEST.json   bytes and sha256 of every other file
+checkpoints/update-000020/
+    model/          weights or adapter, loadable by transformers / PEFT / vLLM as it is
+    optimizer.pt    optimizer, scheduler and RNG states (loaded with weights_only)
+    state.json      applied updates, anchors, metric windows
+    MANIFEST.json   bytes and sha256 of every other file
 """
 
 import hashlib
@@ -40,14 +40,17 @@ class UpdateCheckpointIO(CheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None
     ) -> None:
-        """Publish the folder `path`; ResourceError and no `path` when the system refuses a write."""
+        """Publish the folder `path`; ResourceError and no `path` when a write is refused."""
 
         def fill(folder: Path) -> None:
             self.save_model(folder / "model")
             torch.save({key: checkpoint[key] for key in TENSOR_KEYS}, folder / "optimizer.pt")
             (folder / "state.json").write_text(json.dumps(checkpoint[STATE], indent=1))
             files = {
-                str(file.relative_to(folder)): {"bytes": file.stat().st_size, "sha256": _sha256(file)}
+                str(file.relative_to(folder)): {
+                    "bytes": file.stat().st_size,
+                    "sha256": _sha256(file),
+                }
                 for file in sorted(folder.rglob("*"))
                 if file.is_file()
             }

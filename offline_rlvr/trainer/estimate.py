@@ -16,7 +16,8 @@ from offline_rlvr.trainer.run import Setup, set_up
 GIB = 1 << 30
 #: Bytes per trained float32 weight: itself, its gradient, Adam's two moments.
 BYTES_PER_TRAINED_WEIGHT = 16
-#: Saved hidden-sized tensors per layer and token (norms, projections, residuals), beside the three of the MLP.
+#: Saved hidden-sized tensors per layer and token (norms, projections, residuals), beside the three
+#: of the MLP.
 HIDDEN_TENSORS_PER_LAYER = 10
 
 
@@ -29,14 +30,19 @@ def estimate(config: Config, pool_path: Path) -> list[str]:
     setup = set_up(config, pool_path)
     plan, last = setup.plan, setup.last
     lengths = _lengths(setup)
-    tokens = np.array([sum(prompt + sum(responses) for prompt, responses in rows) for rows in lengths])
+    tokens = np.array(
+        [sum(prompt + sum(responses) for prompt, responses in rows) for rows in lengths]
+    )
     budget = config.train.micro_batch_tokens
-    pieces = [len(micro_batches([p for p, _ in rows], [r for _, r in rows], budget)) for rows in lengths]
+    pieces = [
+        len(micro_batches([p for p, _ in rows], [r for _, r in rows], budget)) for rows in lengths
+    ]
     lines = [
         f"pool          {setup.pool.path}, commit {setup.pool.commit}: {len(setup.pool)} groups of "
         f"{setup.pool.group_size}, {len(plan.group_ids) + len(plan.unused)} to train on, "
         f"{len(setup.probe_ids)} in the probe",
-        f"plan          {last} of {plan.updates} updates of {plan.groups_per_update} groups, hash {plan.hash[:12]}",
+        f"plan          {last} of {plan.updates} updates of {plan.groups_per_update} groups, "
+        f"hash {plan.hash[:12]}",
         f"objective     {setup.objective}",
         f"tokens        {tokens.sum():,} in all (prompts once), {tokens.mean():,.0f} per update, "
         f"at most {tokens.max():,}",
@@ -44,7 +50,9 @@ def estimate(config: Config, pool_path: Path) -> list[str]:
     ]
     for name in sorted(setup.objective.anchors):
         window = getattr(config, name).refresh_every
-        lines.append(f"{name:13} {'fixed' if window is None else f'refreshed every {window} updates'}")
+        lines.append(
+            f"{name:13} {'fixed' if window is None else f'refreshed every {window} updates'}"
+        )
     return [*lines, *_memory(config, min(budget, int(tokens.max())))]
 
 
@@ -70,11 +78,15 @@ def _memory(config: Config, tokens: int) -> list[str]:
     weights = sum(parameter.numel() for parameter in model.parameters())
     layers, hidden = facts["num_hidden_layers"], facts["hidden_size"]
     inner = facts.get("intermediate_size") or 4 * hidden
-    per_layer = hidden if config.model.gradient_checkpointing else HIDDEN_TENSORS_PER_LAYER * hidden + 3 * inner
+    per_layer = (
+        hidden
+        if config.model.gradient_checkpointing
+        else HIDDEN_TENSORS_PER_LAYER * hidden + 3 * inner
+    )
     states = weights * (BYTES_PER_TRAINED_WEIGHT if config.model.lora is None else 4)
     activations = 4 * tokens * layers * per_layer
+    what = "weights, gradients, optimizer" if config.model.lora is None else "weights (LoRA)"
     return [
-        f"memory        about {(states + activations) / GIB:.2f} GiB: weights"
-        f"{', gradients and optimizer' if config.model.lora is None else ' (LoRA)'} {states / GIB:.2f}, "
+        f"memory        about {(states + activations) / GIB:.2f} GiB: {what} {states / GIB:.2f}, "
         f"activations of one micro-batch {activations / GIB:.2f} (float32)",
     ]

@@ -1,4 +1,4 @@
-"""Evaluate a run after the fact: its newest checkpoint and its base, with the run's own settings."""
+"""Evaluate a run after the fact: newest checkpoint and base, with the run's own settings."""
 
 from pathlib import Path
 
@@ -39,12 +39,16 @@ def evaluate_run(path: Path, *, force: bool = False) -> list[Path]:
         )
     newest = checkpoints.newest(run.checkpoints, print)
     if newest is None:
-        raise DataError(f"{path} has no checkpoint yet", hint="train until the first one is written")
+        raise DataError(
+            f"{path} has no checkpoint yet", hint="train until the first one is written"
+        )
     applied = checkpoints.read_state(newest)["applied"]
     tokenizer = load_tokenizer(config.model.name_or_path, config.model.revision)
     files = []
     with config.build("verifier", verifier.load) as judge:
-        evaluator = Evaluator.from_config(config, tokenizer, Sampling(**run.facts["sampling"]), judge)
+        evaluator = Evaluator.from_config(
+            config, tokenizer, Sampling(**run.facts["sampling"]), judge
+        )
         assert evaluator is not None
         for update in sorted({0, applied}):
             file = evaluation_path(path, evaluator.name, update)

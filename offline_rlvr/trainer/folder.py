@@ -15,7 +15,8 @@ from offline_rlvr.pool import Pool
 from offline_rlvr.pool.summary import funnel
 from offline_rlvr.stream import Plan, read_rows
 
-#: Settings that may differ when a run is continued: they change how long, how often or where, not what is computed.
+#: Settings that may differ when a run is continued: they change how long, how often or where, not
+#: what is computed.
 MAY_CHANGE = {
     "train.max_updates",
     "train.checkpoint_every",
@@ -26,7 +27,15 @@ MAY_CHANGE = {
 }
 #: What a start that was killed before `run.json` may leave behind.
 UNFINISHED = {"plan.parquet", "config.yaml", "checkpoints"}
-RECORDED_VERSIONS = ("offline-rlvr", "torch", "transformers", "peft", "lightning", "pyarrow", "math-verify")
+RECORDED_VERSIONS = (
+    "offline-rlvr",
+    "torch",
+    "transformers",
+    "peft",
+    "lightning",
+    "pyarrow",
+    "math-verify",
+)
 
 
 @dataclass(frozen=True)
@@ -111,7 +120,10 @@ class RunFolder:
 
     def next_attempt(self) -> int:
         """1 for the first start, one more after every stop that left ledger lines."""
-        rows = [*read_rows(self.path / "ledger.jsonl"), *read_rows(self.path / "ledger.discarded.jsonl")]
+        rows = [
+            *read_rows(self.path / "ledger.jsonl"),
+            *read_rows(self.path / "ledger.discarded.jsonl"),
+        ]
         return 1 + max((row.get("attempt", 0) for row in rows), default=0)
 
     def _refuse_others(self, config: Config, pool: Pool, plan: Plan) -> None:

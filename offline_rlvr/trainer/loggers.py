@@ -39,6 +39,8 @@ def load_loggers(config: Config, run: Path) -> list[Logger]:
                 hint=f'pip install "offline-rlvr[{name}]"',
             ) from error
         except TypeError as error:
-            raise ConfigError(f"the logger {name!r} does not take these settings: {error}") from error
+            raise ConfigError(
+                f"the logger {name!r} does not take these settings: {error}"
+            ) from error
 
     return [config.build("logger", load)]

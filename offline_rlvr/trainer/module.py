@@ -1,7 +1,6 @@
-"""The LightningModule: one minibatch of groups, one optimizer step, blind to which objective it trains."""
+"""The LightningModule: one minibatch of groups, one optimizer step, blind to the objective."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import lightning.pytorch as pl
@@ -18,7 +17,7 @@ from offline_rlvr.policy import Policy, load_weights, micro_batches
 from offline_rlvr.stream import UpdateData
 from offline_rlvr.trainer.anchors import Anchor
 from offline_rlvr.trainer.checkpoints import STATE
-from offline_rlvr.trainer.record import UpdateResult
+from offline_rlvr.trainer.record import ResponseRows, UpdateResult
 from offline_rlvr.trainer.rng import restore_rng_state, rng_state
 
 
@@ -84,41 +83,34 @@ class OfflineModule(pl.LightningModule):
         for anchor in self.anchors.values():
             if not anchor.ready(update):
                 anchor.refresh(update, self.score_update)
-        optimizer, schedule = self.optimizers(), self.lr_schedulers()
-        optimizer.zero_grad(set_to_none=True)  # type: ignore[union-attr]
-        diagnostics, loss, records = self._accumulate(update, groups)
-        metrics = diagnostics.result(window=self.ess_window)
-        self._check_first_update(update, metrics)
-        if self.probe is not None and (update - 1) % self.train_config.probe_every == 0:
-            metrics |= self._probe_metrics()
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad(set_to_none=True)
+        loss, diagnostics, records = self._accumulate(update, groups)
         norm = self._clip_gradients()
-        if not (torch.isfinite(loss) and torch.isfinite(norm)):
-            raise QualityGateError(
-                f"update {update}: loss {float(loss)} and gradient norm {float(norm)} are not both finite; "
-                f"no step was taken. Its groups: {groups.group_ids.tolist()}",
-                hint="look at them with `offline-rlvr pool show`; lower train.learning_rate, or see "
-                "whether the policy has drifted too far (drift/abs_log_ratio)",
-            )
-        metrics |= {
-            "train/loss": float(loss),
-            "train/grad_norm": float(norm),
-            "train/learning_rate": optimizer.param_groups[0]["lr"],  # type: ignore[union-attr]
-        }
-        optimizer.step()  # type: ignore[union-attr]
-        schedule.step()  # type: ignore[union-attr]
+        self._refuse_non_finite(update, groups, loss, norm)
+        metrics = diagnostics.result(window=self.ess_window, grad_norm=float(norm))
+        self._check_first_update(update, metrics)
+        metrics["train/loss"] = float(loss)
+        metrics["train/learning_rate"] = optimizer.param_groups[0]["lr"]
+        if self.probe is not None and (update - 1) % self.train_config.probe_every == 0:
+            metrics |= self._probe_metrics(self.probe)
+        optimizer.step()
+        self.lr_schedulers().step()  # type: ignore[union-attr]
         self.applied = update
         self.drift = metrics["drift/abs_log_ratio"]
-        self.record(UpdateResult(update, groups.group_ids.tolist(), groups.totals.tokens, metrics, records))
+        ids, tokens = groups.group_ids.tolist(), groups.totals.tokens
+        self.record(UpdateResult(update, ids, tokens, metrics, records))
 
     def _accumulate(
         self, update: int, groups: PoolBatch
-    ) -> tuple[UpdateDiagnostics, Float[Tensor, ""], list[dict[str, Any]]]:
+    ) -> tuple[Float[Tensor, ""], UpdateDiagnostics, list[ResponseRows]]:
         """Gradients, loss and diagnostics of the whole update, micro-batch by micro-batch."""
-        diagnostics = UpdateDiagnostics(beta=getattr(self.objective, "beta", None))
+        beta = getattr(self.objective, "beta", None)
+        diagnostics = UpdateDiagnostics(beta)
         totals = groups.totals
         entropy = (update - 1) % self.train_config.log_entropy_every == 0
-        loss = torch.zeros((), device=self.device)
-        records = []
+        loss = torch.zeros((), device=self.device, dtype=torch.float64)
+        records: list[ResponseRows] = []
         for rows in self._rows(groups):
             part = groups.select(rows)
             scores = self.policy.score(part, entropy=entropy)
@@ -132,11 +124,11 @@ class OfflineModule(pl.LightningModule):
             )
             output = self.objective(tokens, totals)
             self.manual_backward(output.loss)
-            loss = loss + output.loss.detach()
-            detached = replace(tokens, policy_logprobs=scores.logprobs.detach())
-            diagnostics.add(detached, output, entropy=scores.entropy)
-            records.append((part.group_ids, response_record(detached, output.coefficients, diagnostics.beta)))
-        return diagnostics, loss, records
+            loss += output.loss.detach()
+            diagnostics.add(tokens, output.coefficients, scores.entropy, output.metrics)
+            record = response_record(tokens, output.coefficients, beta)
+            records.append((part.group_ids, record))
+        return loss, diagnostics, records
 
     def _anchor(
         self, name: str, update: int, rows: list[int], like: Float[Tensor, "G K T"]
@@ -147,7 +139,7 @@ class OfflineModule(pl.LightningModule):
         return table[rows][..., : like.shape[-1]].to(like.device)
 
     def score_update(self, update: int) -> Float[Tensor, "G K T"]:
-        """The learner's log-probs of an update's minibatch, with the micro-batches that will train on it."""
+        """The learner's log-probs of an update, with the micro-batches that will train on it."""
         _, groups = self.data[update - 1]
         return self._score(groups.to(self.device))
 
@@ -161,16 +153,27 @@ class OfflineModule(pl.LightningModule):
 
     def _rows(self, groups: PoolBatch) -> list[list[int]]:
         budget = self.train_config.micro_batch_tokens
-        return micro_batches(groups.prompt_lengths.tolist(), groups.response_lengths.tolist(), budget)
+        return micro_batches(
+            groups.prompt_lengths.tolist(), groups.response_lengths.tolist(), budget
+        )
 
-    def _probe_metrics(self) -> dict[str, float]:
-        assert self.probe is not None
-        self.probe = self.probe.to(self.device)
-        scored = self._score(self.probe)
-        return probe_metrics(
-            TokenBatch(
-                scored, self.probe.behavior_logprobs, self.probe.rewards, self.probe.response_mask
-            )
+    def _probe_metrics(self, probe: PoolBatch) -> dict[str, float]:
+        """Drift on groups that no filter chose and no update trains on."""
+        probe = probe.to(self.device)
+        scored = self._score(probe)
+        tokens = TokenBatch(scored, probe.behavior_logprobs, probe.rewards, probe.response_mask)
+        return probe_metrics([tokens])
+
+    def _refuse_non_finite(
+        self, update: int, groups: PoolBatch, loss: Tensor, norm: Tensor
+    ) -> None:
+        if torch.isfinite(loss) and torch.isfinite(norm):
+            return
+        raise QualityGateError(
+            f"update {update}: loss {float(loss)} and gradient norm {float(norm)} are not both "
+            f"finite; no step was taken. Its groups: {groups.group_ids.tolist()}",
+            hint="look at them with `offline-rlvr pool show`; lower train.learning_rate, or see "
+            "whether the policy has drifted too far (drift/abs_log_ratio)",
         )
 
     def _check_first_update(self, update: int, metrics: dict[str, float]) -> None:
@@ -182,9 +185,9 @@ class OfflineModule(pl.LightningModule):
         allowed = self.train_config.max_noise_floor
         if not self.noise_floor <= allowed:
             raise IncompatibleError(
-                f"the untouched policy differs from the pool's stored log-probs by {self.noise_floor:.3f} "
-                f"nats per token; at most {allowed} is allowed (train.max_noise_floor). "
-                "Model, tokenizer, template or temperature are not those that built the pool",
+                f"the untouched policy differs from the pool's stored log-probs by "
+                f"{self.noise_floor:.3f} nats per token; at most {allowed} is allowed "
+                "(train.max_noise_floor). Model, tokenizer, template or temperature are not those that built the pool",
                 hint="`offline-rlvr pool stats` shows what built it; nothing was trained",
             )
 

@@ -1,4 +1,4 @@
-"""What a run writes down: ledger and metrics after every update, response rows at every checkpoint."""
+"""What a run writes down: ledger and metrics every update, response rows every checkpoint."""
 
 import time
 from collections.abc import Sequence
@@ -13,6 +13,9 @@ from torch import Tensor
 
 from offline_rlvr.durable import replace_file
 from offline_rlvr.stream import Journal
+
+#: (group ids [G], name -> [G, K]) of one micro-batch.
+ResponseRows = tuple[Tensor, dict[str, Tensor]]
 
 RESPONSE_SCHEMA = pa.schema(
     [
@@ -38,14 +41,14 @@ class UpdateResult:
         group_ids: What it trained on, in plan order.
         tokens: Response tokens.
         metrics: Keys of the diagnostics catalogue.
-        records: (group ids [G], name -> [G, K]) of each micro-batch.
+        records: Of each micro-batch.
     """
 
     update: int
     group_ids: list[int]
     tokens: int
     metrics: dict[str, float]
-    records: list[tuple[Tensor, dict[str, Tensor]]]
+    records: list[ResponseRows]
 
 
 class Recorder:

@@ -1,4 +1,4 @@
-"""Random states of every generator a training process may touch, in types that `weights_only` loading allows."""
+"""Random states of every global generator, in types that `weights_only` loading allows."""
 
 import random
 from typing import Any

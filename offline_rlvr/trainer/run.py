@@ -1,4 +1,4 @@
-"""One training on one pool: from a config to a run folder, continued by the same command after any stop."""
+"""One training on one pool: config to run folder, continued by the same command after any stop."""
 
 import logging
 import warnings
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import lightning.pytorch as pl
 from lightning.pytorch.loggers import Logger
+from transformers import PreTrainedTokenizerBase
 
 from offline_rlvr import objectives, verifier
 from offline_rlvr.config import Config
@@ -26,6 +27,7 @@ from offline_rlvr.stream import Plan, PoolData, UpdateData, check_ledger, collat
 from offline_rlvr.trainer import checkpoints
 from offline_rlvr.trainer.anchors import Anchor
 from offline_rlvr.trainer.boundary import StopRequest, UpdateBoundary
+from offline_rlvr.trainer.checkpoints import UpdateCheckpointIO
 from offline_rlvr.trainer.folder import RunFolder
 from offline_rlvr.trainer.loggers import load_loggers
 from offline_rlvr.trainer.module import OfflineModule
@@ -48,7 +50,8 @@ def set_up(config: Config, pool_path: Path) -> Setup:
     """Open the pool, check that it belongs to this config, and make the plan.
 
     Raises:
-        IncompatibleError: Another model, tokenizer, template or prompt than the pool was built with.
+        IncompatibleError: Another model, tokenizer, template or prompt than the pool was built
+            with.
         ConfigError: An objective or setting that cannot be used.
     """
     objective = config.build("objective", objectives.load)
@@ -65,7 +68,10 @@ def set_up(config: Config, pool_path: Path) -> Setup:
     last = min(plan.updates, config.train.max_updates or plan.updates)
     recorded = pool.identity["sampling"]
     sampling = Sampling(
-        **{name: recorded[name] for name in ("max_new_tokens", "temperature", "top_p", "top_k", "min_p")},
+        **{
+            name: recorded[name]
+            for name in ("max_new_tokens", "temperature", "top_p", "top_k", "min_p")
+        },
         stop_token_ids=tuple(recorded["stop_token_ids"]),
     )
     return Setup(pool, plan, last, [int(i) for i in probe_ids], objective, sampling)
@@ -94,55 +100,70 @@ def train(
         make_folder(run_path)
         stack.callback(WriterLock(run_path).release)
         run = RunFolder.create_or_open(run_path, config, setup.pool, setup.plan, setup.sampling)
-        newest = checkpoints.newest(run.checkpoints, print)
-        applied = checkpoints.read_state(newest)["applied"] if newest else 0
         recorder = Recorder(run.path, run.next_attempt())
-        again = recorder.rewind(applied)
-        if applied:
-            check_ledger(setup.plan, recorder.ledger.rows(), applied)
-            print(f"continuing after update {applied}" + (f"; {again} will be done again" if again else ""))
-        evaluator = _evaluator(config, setup, stack)
+        newest, applied = _where_it_stopped(run, setup, recorder)
         tokenizer = load_tokenizer(config.model.name_or_path, config.model.revision)
-        policy = _policy(config, setup)
-        data = UpdateData(setup.pool, setup.plan)
-        anchors = _anchors(config, setup, run)
-        probe = collate(setup.pool.read(setup.probe_ids)) if setup.probe_ids else None
-        module = OfflineModule(
-            policy, setup.objective, config.train, data, anchors, probe, recorder
+        evaluator = _evaluator(config, setup, tokenizer, stack)
+        module = _module(config, setup, run, recorder)
+        stop = stack.enter_context(StopRequest().listening())
+        boundary = UpdateBoundary(
+            folder=run.checkpoints,
+            recorder=recorder,
+            last=setup.last,
+            checkpoint_every=config.train.checkpoint_every,
+            keep=config.train.keep_checkpoints,
+            evaluate_every=config.evaluation.every,
+            evaluate=lambda update: _evaluate(run, evaluator, module.policy, update),
+            stop=stop,
+            progress=stack.enter_context(Progress("updates", setup.last, "updates")),
         )
-        stop = StopRequest()
-
-        def evaluate(update: int) -> None:
-            path = evaluator and evaluation_path(run.path, evaluator.name, update)
-            if evaluator is None or path is None or path.exists():
-                return
-            write_evaluation(path, evaluator.evaluate(policy.model, update))
-
-        with stop.listening(), Progress("updates", setup.last, "updates") as progress:
-            boundary = UpdateBoundary(
-                folder=run.checkpoints,
-                recorder=recorder,
-                last=setup.last,
-                checkpoint_every=config.train.checkpoint_every,
-                keep=config.train.keep_checkpoints,
-                evaluate_every=config.evaluation.every,
-                evaluate=evaluate,
-                stop=stop,
-                progress=progress,
-            )
-            io = checkpoints.UpdateCheckpointIO(lambda folder: save_policy(policy, folder, tokenizer))
-            trainer = _lightning(config, run, policy, boundary, io, loggers)
-            if applied < setup.last:
-                stream = PoolData(setup.pool, setup.plan, applied, setup.last)
-                trainer.fit(module, datamodule=stream, ckpt_path=str(newest) if newest else None)
-            else:
-                print(f"all {setup.last} updates are applied already")
+        io = UpdateCheckpointIO(lambda folder: save_policy(module.policy, folder, tokenizer))
+        trainer = _lightning(config, run, module.policy, boundary, io, loggers)
+        if applied == setup.last:
+            print(f"all {setup.last} updates are applied already")
+            _evaluate(run, evaluator, module.policy, 0)
+        else:
+            stream = PoolData(setup.pool, setup.plan, applied, setup.last)
+            trainer.fit(module, datamodule=stream, ckpt_path=newest)
         if module.applied < setup.last and stop.signal is not None:
             raise Interrupted(
-                f"stopped by {stop.signal.name} after update {module.applied} of {setup.last}; it is saved",
+                f"stopped by {stop.signal.name} after update {module.applied} of {setup.last}; "
+                "it is saved",
                 hint="type the same command again to continue",
             )
         return run
+
+
+def _where_it_stopped(run: RunFolder, setup: Setup, recorder: Recorder) -> tuple[Path | None, int]:
+    """The newest whole checkpoint and its update; journals are cut back to it."""
+    newest = checkpoints.newest(run.checkpoints, print)
+    applied = checkpoints.read_state(newest)["applied"] if newest else 0
+    again = recorder.rewind(applied)
+    check_ledger(setup.plan, recorder.ledger.rows(), applied)
+    if applied or again:
+        print(f"continuing after update {applied}" + (f"; {again} to do again" if again else ""))
+    return newest, applied
+
+
+def _evaluate(run: RunFolder, evaluator: Evaluator | None, policy: Policy, update: int) -> None:
+    """Evaluate and store, unless there is nothing to evaluate on or the result is there."""
+    if evaluator is None:
+        return
+    path = evaluation_path(run.path, evaluator.name, update)
+    if not path.exists():
+        write_evaluation(path, evaluator.evaluate(policy.model, update))
+
+
+def _module(config: Config, setup: Setup, run: RunFolder, recorder: Recorder) -> OfflineModule:
+    windows = {"reference": config.reference.refresh_every, "old": config.old.refresh_every}
+    anchors = {
+        name: Anchor(name, windows[name], setup.last, run.path / "anchors")
+        for name in sorted(setup.objective.anchors)
+    }
+    data = UpdateData(setup.pool, setup.plan)
+    probe = collate(setup.pool.read(setup.probe_ids)) if setup.probe_ids else None
+    policy = _policy(config, setup)
+    return OfflineModule(policy, setup.objective, config.train, data, anchors, probe, recorder)
 
 
 def _check_identity(config: Config, pool: Pool) -> None:
@@ -157,16 +178,17 @@ def _check_identity(config: Config, pool: Pool) -> None:
         wrong.append(f"pool.group_size ({pool.group_size} in the pool)")
     if wrong:
         raise IncompatibleError(
-            f"the pool was built by {built['name_or_path']!r}, and this config's {model.name_or_path!r} differs in: "
-            f"{', '.join(wrong)}",
+            f"the pool was built by {built['name_or_path']!r}, and this config's "
+            f"{model.name_or_path!r} differs in: {', '.join(wrong)}",
             hint="train the policy that built the pool, with the prompt it was built with",
         )
 
 
-def _evaluator(config: Config, setup: Setup, stack: ExitStack) -> Evaluator | None:
+def _evaluator(
+    config: Config, setup: Setup, tokenizer: PreTrainedTokenizerBase, stack: ExitStack
+) -> Evaluator | None:
     if config.evaluation.problems is None:
         return None
-    tokenizer = load_tokenizer(config.model.name_or_path, config.model.revision)
     # Its worker processes start before torch uses threads or a device.
     judge = stack.enter_context(config.build("verifier", verifier.load))
     return Evaluator.from_config(config, tokenizer, setup.sampling, judge)
@@ -185,20 +207,12 @@ def _policy(config: Config, setup: Setup) -> Policy:
     )
 
 
-def _anchors(config: Config, setup: Setup, run: RunFolder) -> dict[str, Anchor]:
-    windows = {"reference": config.reference.refresh_every, "old": config.old.refresh_every}
-    return {
-        name: Anchor(name, windows[name], setup.last, run.path / "anchors")
-        for name in sorted(setup.objective.anchors)
-    }
-
-
 def _lightning(
     config: Config,
     run: RunFolder,
     policy: Policy,
     boundary: UpdateBoundary,
-    io: checkpoints.UpdateCheckpointIO,
+    io: UpdateCheckpointIO,
     loggers: list[Logger] | None,
 ) -> pl.Trainer:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""The proof, from the run folder alone, that every group of the plan counted exactly once (promise G1)."""
+"""The proof, from the run folder alone, that every group counted exactly once (promise G1)."""
 
 from pathlib import Path
 
@@ -23,13 +23,15 @@ def verify_run(path: Path) -> str:
         raise DataError(f"{path / 'plan.parquet'} is not the plan that run.json names")
     folders = sorted(run.checkpoints.glob("update-??????"))
     if not folders:
-        raise DataError(f"{path} has no checkpoint yet", hint="train until the first one is written")
+        raise DataError(
+            f"{path} has no checkpoint yet", hint="train until the first one is written"
+        )
     checkpoints.verify(folders[-1])
     applied = checkpoints.read_state(folders[-1])["applied"]
     rows = [row for row in read_rows(path / "ledger.jsonl") if row["update"] <= applied]
     check_ledger(plan, rows, applied)
     groups = sum(len(plan.groups(update)) for update in range(1, applied + 1))
     return (
-        f"{path}: the weights of update {applied} of {plan.updates} hold {groups} of {len(plan.group_ids)} "
-        f"groups, each exactly once, in plan order"
+        f"{path}: the weights of update {applied} of {plan.updates} hold {groups} of "
+        f"{len(plan.group_ids)} groups, each exactly once, in plan order"
     )

@@ -108,7 +108,9 @@ def test_another_objective_does_not_inherit_settings_of_the_first(tmp_path):
 
 def test_a_bad_override_is_named_as_such(tmp_path):
     path = write(tmp_path, "{}\n")
-    with pytest.raises(ConfigError, match=r"command line --pool.grop_size: .*did you mean 'group_size'"):
+    with pytest.raises(
+        ConfigError, match=r"command line --pool.grop_size: .*did you mean 'group_size'"
+    ):
         load_config(path, [("pool.grop_size", "3")])
 
 
@@ -131,7 +133,7 @@ def test_build_names_the_section_of_a_part_that_refuses(tmp_path):
 
 def test_config_and_help_import_no_torch():
     code = (
-        "import sys, offline_rlvr, offline_rlvr.config, offline_rlvr.records, offline_rlvr.cli.main;"
+        "import sys, offline_rlvr.config, offline_rlvr.records, offline_rlvr.cli.main;"
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -11,10 +11,14 @@ from offline_rlvr.stream import Plan, check_ledger, make_plan
 
 
 def plan_of(ids, seed=0, size=4, drop_last=False, pool_hash="p"):
-    return make_plan(ids, pool_hash=pool_hash, seed=seed, groups_per_update=size, drop_last=drop_last)
+    return make_plan(
+        ids, pool_hash=pool_hash, seed=seed, groups_per_update=size, drop_last=drop_last
+    )
 
 
-@given(st.sets(st.integers(0, 10**6), min_size=1, max_size=60), st.integers(1, 70), st.integers(0, 9))
+@given(
+    st.sets(st.integers(0, 10**6), min_size=1, max_size=60), st.integers(1, 70), st.integers(0, 9)
+)
 def test_every_group_is_trained_exactly_once(ids, size, seed):
     plan = plan_of(ids, seed, size)
     seen = [group for update in range(1, plan.updates + 1) for group in plan.groups(update)]
@@ -89,6 +93,9 @@ def test_skipped_repeated_reordered_and_missing_updates_are_found(updates):
 def test_other_groups_than_planned_are_found():
     plan = plan_of(range(10))
     rows = ledger(plan, [1, 2, 3])
-    rows[1]["group_ids"][0], rows[2]["group_ids"][0] = rows[2]["group_ids"][0], rows[1]["group_ids"][0]
+    rows[1]["group_ids"][0], rows[2]["group_ids"][0] = (
+        rows[2]["group_ids"][0],
+        rows[1]["group_ids"][0],
+    )
     with pytest.raises(DataError, match="update 2 did not train the groups of the plan"):
         check_ledger(plan, rows, applied=3)

@@ -16,7 +16,8 @@ from offline_rlvr.errors import ConfigError
 from offline_rlvr.records import Verdict
 from offline_rlvr.verifier.sandbox import Limits, Sandbox
 
-#: Settings that change how fast or where the work is done, never a verdict; not part of the identifier.
+#: Settings that change how fast or where the work is done, never a verdict; not part of the
+#: identifier.
 SPEED_ONLY = frozenset({"workers", "max_tasks", "start_timeout_s"})
 
 
@@ -47,7 +48,11 @@ class SandboxSettings:
                 )
         for name, top in (("timeout_s", 3600), ("memory_gib", 4096), ("start_timeout_s", 3600)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= top:
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int | float)
+                or not 0 < value <= top
+            ):
                 raise ConfigError(
                     f"verifier.{name} is {value!r}; it must be a number above 0, at most {top}."
                 )
@@ -56,7 +61,8 @@ class SandboxSettings:
 class Verifier(ABC):
     """Scores responses in sandboxed workers; use as a context manager, or call `close()`.
 
-    The workers start on entry (or with the first call that needs them). Every method may be called from
+    The workers start on entry (or with the first call that needs them). Every method may be
+    called from
     any thread.
     """
 
@@ -133,7 +139,9 @@ class Verifier(ABC):
 def names() -> list[str]:
     """The verifiers of this folder, by module name."""
     folder = str(Path(__file__).parent)
-    return sorted(m.name for m in pkgutil.iter_modules([folder]) if not m.ispkg and m.name != "base")
+    return sorted(
+        m.name for m in pkgutil.iter_modules([folder]) if not m.ispkg and m.name != "base"
+    )
 
 
 def load(name: str, **params: Any) -> Verifier:

@@ -1,7 +1,9 @@
 """`verifier.name: function`: a user's own reward function, in the same sandbox as everything else.
 
-The function has TRL's reward signature, `f(completions=[...], answer=[...], **kwargs) -> list[float | None]`;
-None means "not scored". It is imported in the workers only and called with one response at a time, so that
+The function has TRL's reward signature, `f(completions=[...], answer=[...], **kwargs) ->
+list[float | None]`;
+None means "not scored". It is imported in the workers only and called with one response at a time,
+so that
 a hang or a crash is charged to the response that caused it.
 """
 
@@ -26,8 +28,10 @@ class FunctionSettings(SandboxSettings):
     """Settings of the function verifier.
 
     Attributes:
-        path: `module:function`, importable from where the program runs, or `folder/file.py:function`.
-        correct_from: A score of at least this counts as correct in the statistics; the reward is the score.
+        path: `module:function`, importable from where the program runs, or
+            `folder/file.py:function`.
+        correct_from: A score of at least this counts as correct in the statistics; the
+            reward is the score.
         kwargs: Further JSON-able keyword arguments for the function.
     """
 
@@ -78,7 +82,7 @@ class Function(Verifier):
         return [self._verdict(gold, o) for (gold, _), o in zip(items, outcomes, strict=True)]
 
     def check_gold(self, golds: Sequence[str]) -> list[str | None]:
-        """Only an empty gold is refused: what the function makes of it is the function's business."""
+        """Only an empty gold is refused: what the function makes of it is its own business."""
         return [None if gold.strip() else "the gold answer is empty" for gold in golds]
 
     def _verdict(self, gold: str, outcome: Outcome) -> Verdict:
@@ -111,7 +115,8 @@ def find_source(module: str) -> Path:
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
         raise ConfigError(
             f"verifier.path: there is no module {module!r} on the import path.",
-            hint=f"run where {parts[0]}.py lies (looked in {len(sys.path)} places), or give file.py:function",
+            hint=f"run where {parts[0]}.py lies (looked in {len(sys.path)} places), "
+            "or give file.py:function",
         )
     return Path(spec.origin)
 

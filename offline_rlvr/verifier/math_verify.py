@@ -1,15 +1,19 @@
-"""`verifier.name: math_verify`: mathematical equality of the response's last box with the gold answer.
+r"""`verifier.name: math_verify`: mathematical equality of the last box with the gold answer.
 
 Contract:
 
 - the gold answer is understood whole, or the problem is refused (`gold_unparseable`);
-- the answer is the last complete `\\boxed{}`; boxes joined by nothing but "or", "and", a comma are one answer;
-- exact numbers are compared exactly; a decimal matches a value it approximates to 6 digits and to its last
+- the answer is the last complete `\boxed{}`; boxes joined by nothing but "or", "and", a comma are
+one answer;
+- exact numbers are compared exactly; a decimal matches a value it approximates to 6 digits and to
+its last
   written digit;
 - a list, an equation, an inequality or a hedge does not win by containing the gold;
-- an answer that is not understood, or absurdly long, is incorrect; a verifier that fails says so instead.
+- an answer that is not understood, or absurdly long, is incorrect; a verifier that fails says so
+instead.
 
-Plain numbers are compared right here (a regular expression and `Fraction`); all else goes to the workers,
+Plain numbers are compared right here (a regular expression and `Fraction`); all else goes to the
+workers,
 where LaTeX is parsed with the grammar of math-verify (latex2sympy2_extended).
 """
 
@@ -37,8 +41,10 @@ class MathVerifySettings(SandboxSettings):
     """Settings of the mathematical verifier.
 
     Attributes:
-        fallback: Where the answer is when no box is complete: `none` (status `no_answer`) or `last_number`.
-        max_answer_chars: A longer answer is no answer to a question: incorrect, unless it is a plain number.
+        fallback: Where the answer is when no box is complete: `none` (status
+            `no_answer`) or `last_number`.
+        max_answer_chars: A longer answer is no answer to a question: incorrect, unless
+            it is a plain number.
     """
 
     fallback: str = "none"
@@ -48,7 +54,8 @@ class MathVerifySettings(SandboxSettings):
         super().__post_init__()
         if self.fallback not in FALLBACKS:
             raise ConfigError(
-                f"verifier.fallback is {self.fallback!r}; it must be one of: {', '.join(FALLBACKS)}.",
+                f"verifier.fallback is {self.fallback!r}; it must be one of: "
+                f"{', '.join(FALLBACKS)}.",
                 hint=nearest(str(self.fallback), FALLBACKS, "verifier.fallback: "),
             )
         if isinstance(self.max_answer_chars, bool) or not isinstance(self.max_answer_chars, int):

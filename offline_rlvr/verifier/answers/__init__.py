@@ -1,1 +1,4 @@
-"""From response text to "equal or not"; `extract` and `literals` import nothing, the rest is for workers."""
+"""From response text to "equal or not".
+
+`extract` and `literals` import nothing and run in the caller; the rest is for workers.
+"""

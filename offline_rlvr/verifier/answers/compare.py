@@ -3,10 +3,9 @@
 import sympy
 
 from offline_rlvr.verifier.answers import numeric
+from offline_rlvr.verifier.answers.evaluate import free_names
 from offline_rlvr.verifier.answers.intervals import NotReal, same_set, spans
-from offline_rlvr.verifier.answers.literals import Literal, approximates, literal, same_literal
-from offline_rlvr.verifier.answers.scalars import is_symbol, value
-from offline_rlvr.verifier.answers.structure import (
+from offline_rlvr.verifier.answers.nodes import (
     BaseNumber,
     Either,
     MatrixNode,
@@ -18,6 +17,7 @@ from offline_rlvr.verifier.answers.structure import (
     SetOp,
     Words,
 )
+from offline_rlvr.verifier.answers.scalars import is_symbol, same_scalar, value
 
 #: Matching of unordered lists is quadratic; longer ones are compared in the order written.
 MAX_UNORDERED = 60
@@ -60,7 +60,7 @@ def _is_order(node: Relation) -> bool:
 
 
 def _value_of(relation: Relation) -> Node | None:
-    r"""What `x = 7`, `f(2) = 7`, `x \in (1,2)` or `3+4 = 7` says the value is; None for other equations."""
+    r"""The value that `x = 7`, `f(2) = 7`, `x \in (1,2)` or `3+4 = 7` gives, else None."""
     parts = list(relation.parts)
     if relation.operators == ("\\in",):
         return parts[1] if _is_name(parts[0]) else None
@@ -80,8 +80,8 @@ def _is_name(node: Node) -> bool:
 
 def _mentions(name: Node, others: list[Node]) -> bool:
     """True when the name on the left also stands on the right, as in `x = x^2 - 1`."""
-    left = numeric.free_names(value(name)) if isinstance(name, Scalar) else set()
-    return any(left & numeric.free_names(value(o)) for o in others if isinstance(o, Scalar))
+    left = free_names(value(name)) if isinstance(name, Scalar) else set()
+    return any(left & free_names(value(o)) for o in others if isinstance(o, Scalar))
 
 
 def _assigned_list(node: Node) -> Node:
@@ -125,7 +125,9 @@ def _same_inequality(gold: Relation, answer: Relation) -> bool:
     if factor is None:
         return False
     flip = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}
-    operator = answer.operators[0] if factor > 0 else flip.get(answer.operators[0], answer.operators[0])
+    operator = (
+        answer.operators[0] if factor > 0 else flip.get(answer.operators[0], answer.operators[0])
+    )
     return gold.operators[0] == operator
 
 
@@ -138,43 +140,10 @@ def _difference(relation: Relation) -> sympy.Expr | None:
 
 def _proportional(a: sympy.Expr, b: sympy.Expr) -> float | None:
     """A non-zero constant c with a = c b everywhere, as a float, or None."""
-    names = numeric.free_names(a)
-    if not names or names != numeric.free_names(b):
+    names = free_names(a)
+    if not names or names != free_names(b):
         return None
     return numeric.constant_factor(a, b)
-
-
-def same_scalar(gold: Scalar, answer: Scalar) -> bool:
-    """Equality of two expressions; a written decimal may be a rounding, see `literals.approximates`."""
-    if gold.unit and answer.unit and gold.unit != answer.unit:
-        return False
-    left, right = _literal(gold), _literal(answer)
-    if left is not None and right is not None:
-        return same_literal(left, right)
-    a, b = value(gold), value(answer)
-    if numeric.free_names(a) or numeric.free_names(b):
-        return numeric.same_function(a, b)
-    if numeric.same_constant(a, b):
-        return True
-    decimal = next((x for x in (left, right) if x is not None and x.step is not None), None)
-    if decimal is not None and numeric.real_close(b if decimal is left else a, decimal, approximates):
-        return True
-    return (gold.unit == "degree") != (answer.unit == "degree") and _same_angle(gold, a, answer, b)
-
-
-def _same_angle(gold: Scalar, a: sympy.Expr, answer: Scalar, b: sympy.Expr) -> bool:
-    r"""`30^\circ` is also `\frac{\pi}{6}`: one side in degrees, the other a multiple of pi."""
-    degrees, radians = (a, b) if gold.unit == "degree" else (b, a)
-    if not radians.has(sympy.pi):
-        return False
-    return numeric.same_constant(sympy.Mul(degrees, sympy.pi, sympy.Rational(1, 180), evaluate=False), radians)
-
-
-def _literal(scalar: Scalar) -> Literal | None:
-    found = literal(scalar.text)
-    if found is None or not scalar.percent:
-        return found
-    return Literal(found.value / 100, None if found.step is None else found.step / 100, found.digits)
 
 
 def _words(node: Node) -> str | None:
@@ -219,35 +188,53 @@ def _same_ratio(gold: Node, answer: Node) -> bool:
 def _ratio_terms(node: Node) -> list[sympy.Expr] | None:
     if isinstance(node, Ratio):
         terms = [value(i) for i in node.items if isinstance(i, Scalar)]
-        named = len(terms) < len(node.items) or any(numeric.free_names(t) for t in terms)
+        named = len(terms) < len(node.items) or any(free_names(t) for t in terms)
         return None if named or sympy.S.Zero in terms else terms
     if isinstance(node, Scalar):
         expr = value(node)
-        return None if numeric.free_names(expr) else [expr, sympy.S.One]
+        return None if free_names(expr) else [expr, sympy.S.One]
     return None
 
 
 def _same_seq(gold: Seq, answer: Seq) -> bool:
-    unordered = ("", "\\{")
-    if gold.open in unordered and (answer.open in unordered or gold.open == ""):
-        if answer.open == "[" or answer.close in (("]",) if answer.open == "(" else ()):
-            return False
-        return _same_unordered(list(gold.items), list(answer.items), "\\{" in (gold.open, answer.open))
-    if answer.open == "":
-        if (gold.open, gold.close) not in (("(", ")"), ("[", "]")):
-            return False
-    elif (gold.open, gold.close) != (answer.open, answer.close):
-        vectors = {(gold.open, gold.close), (answer.open, answer.close)} == {("(", ")"), ("[", "]")}
-        if not (vectors and len(gold.items) > 2):
-            return False
-    if len(gold.items) != len(answer.items):
-        return False
-    return all(same(g, a) for g, a in zip(gold.items, answer.items, strict=True))
+    """A bare list or a set has no order, a point has; a list beside a point takes the point's."""
+    shapes = (gold.open + gold.close, answer.open + answer.close)
+    if shapes in (("", "()"), ("()", ""), ("[]", "")):
+        plain, point = (gold, answer) if shapes[0] == "" else (answer, gold)
+        named = _coordinates(plain)
+        if named is None and shapes[0] == "":
+            return _same_unordered(gold.items, answer.items, False)
+        ordered = Seq(named or plain.items)
+        left, right = (ordered, point) if plain is gold else (point, ordered)
+        return _same_ordered(left.items, right.items)
+    unordered = ("", "\\{\\}")
+    if shapes[0] in unordered and shapes[1] in unordered:
+        return _same_unordered(gold.items, answer.items, shapes != ("", ""))
+    vectors = set(shapes) == {"()", "[]"} and len(gold.items) > 2
+    return (shapes[0] == shapes[1] or vectors) and _same_ordered(gold.items, answer.items)
 
 
-def _same_unordered(gold: list[Node], answer: list[Node], as_sets: bool) -> bool:
+def _coordinates(plain: Seq) -> tuple[Node, ...] | None:
+    """The values of `y = 3, x = 5` by name, or None for a list of anything else."""
+    pairs = {}
+    for item in plain.items:
+        if (
+            not isinstance(item, Relation)
+            or item.operators != ("=",)
+            or not _is_name(item.parts[0])
+        ):
+            return None
+        pairs[item.parts[0].text] = item.parts[1]  # pyright: ignore[reportAttributeAccessIssue]
+    return tuple(pairs[name] for name in sorted(pairs)) if len(pairs) == len(plain.items) else None
+
+
+def _same_ordered(gold: tuple[Node, ...], answer: tuple[Node, ...]) -> bool:
+    return len(gold) == len(answer) and all(map(same, gold, answer))
+
+
+def _same_unordered(gold: tuple[Node, ...], answer: tuple[Node, ...], as_sets: bool) -> bool:
     if max(len(gold), len(answer)) > MAX_UNORDERED:
-        return len(gold) == len(answer) and all(map(same, gold, answer))
+        return _same_ordered(gold, answer)
     if as_sets:
         return all(any(same(g, a) for a in answer) for g in gold) and all(
             any(same(g, a) for g in gold) for a in answer

@@ -10,10 +10,8 @@ _LAST_NUMBER = re.compile(
     r"(?<![\w.,])[-+]?(?:\d{1,3}(?:,\d{3}){1,40}|\d{1,400})(?:\.\d{1,400})?(?:/\d{1,400})?(?!\d)"
 )
 #: Between two boxes these words say that both together are the answer.
-_CONNECTIVES = frozenset(
-    "or and also either alternatively possibly maybe perhaps & = x y z n a b text mathrm quad qquad".split()
-)
-_GLUE_CHARS = re.compile(r"[\s$,;()\[\]{}\\/|*]+")
+_CONNECTIVES = frozenset(['or', 'and', 'also', 'either', 'alternatively', 'possibly', 'maybe', 'perhaps', 'x', 'y', 'z', 'n', 'a', 'b', 'text', 'mathrm', 'quad', 'qquad'])  # fmt: skip
+_GLUE_CHARS = re.compile(r"[\s$,;()\[\]{}\\/|*=&]+")
 #: Longer prose between two boxes makes them two statements, of which the last counts.
 _MAX_GLUE_CHARS = 60
 
@@ -54,7 +52,8 @@ def joined(between: str) -> bool:
 def final_answer(text: str, fallback: str = "none") -> str | None:
     r"""The final answer as written, or None.
 
-    `\boxed{5} or \boxed{7}` is the one answer `5 , 7`, so that naming several candidates does not win.
+    `\boxed{5} or \boxed{7}` is the one answer `5 , 7`, so that naming several candidates does
+    not win.
 
     Args:
         text: A response.

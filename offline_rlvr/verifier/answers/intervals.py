@@ -1,15 +1,17 @@
-r"""Sets of real numbers as unions of intervals: `(3,4]`, `x<-1 \text{ or } x>2`, `\mathbb{R}\setminus\{0\}`."""
+r"""Sets of real numbers as unions of intervals: `(3,4]`, `x<-1 \text{ or } x>2`, `x \ne 0`."""
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cmp_to_key
+from typing import Any
 
 import sympy
 
-from offline_rlvr.verifier.answers.numeric import Evaluator, Undefined, same_constant
+from offline_rlvr.verifier.answers.evaluate import Evaluator, Undefined
+from offline_rlvr.verifier.answers.nodes import Either, Node, Relation, Scalar, Seq, SetOp
+from offline_rlvr.verifier.answers.numeric import same_constant
 from offline_rlvr.verifier.answers.scalars import value
-from offline_rlvr.verifier.answers.structure import Either, Node, Relation, Scalar, Seq, SetOp
 
 _REALS = re.compile(r"\\mathbb\s*\{?\s*R\s*\}?|\\R")
 _OPERATORS: dict[str, Callable[..., sympy.Basic]] = {
@@ -107,17 +109,23 @@ def _from_relation(node: Relation) -> list[Span]:
     for index, operator in enumerate(node.operators):
         if operator not in _OPERATORS:
             raise NotReal
-        left, right = (e.xreplace({old: name}) for e in expressions[index : index + 2])  # pyright: ignore
+        left, right = (_renamed(e, old, name) for e in expressions[index : index + 2])
         solved = _solve(operator, left, right, name)
         result = solved if result is None else _combine("\\cap", result, solved)
     return result or []
+
+
+def _renamed(expr: Any, old: sympy.Basic, name: sympy.Symbol) -> sympy.Expr:
+    return expr.xreplace({old: name})
 
 
 def _solve(operator: str, left: sympy.Expr, right: sympy.Expr, name: sympy.Symbol) -> list[Span]:
     if left == name and not right.free_symbols:
         return _half_line(operator, right)
     if right == name and not left.free_symbols:
-        return _half_line({"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}.get(operator, operator), left)
+        return _half_line(
+            {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}.get(operator, operator), left
+        )
     relation = _OPERATORS[operator](left, right)
     if relation in (sympy.true, sympy.false):
         raise NotReal
@@ -132,18 +140,20 @@ def _half_line(operator: str, end: sympy.Expr) -> list[Span]:
     low, high = sympy.S.NegativeInfinity, sympy.S.Infinity
     below = Span(low, True, end, operator != "\\le")
     above = Span(end, operator != "\\ge", high, True)
-    return {"<": [below], "\\le": [below], ">": [above], "\\ge": [above]}.get(operator, [below, above])
+    return {"<": [below], "\\le": [below], ">": [above], "\\ge": [above]}.get(
+        operator, [below, above]
+    )
 
 
-def _from_sympy(solution: sympy.Set) -> list[Span]:
+def _from_sympy(solution: Any) -> list[Span]:
     if isinstance(solution, sympy.Interval):
         return [
             Span(solution.start, bool(solution.left_open), solution.end, bool(solution.right_open))
         ]
     if isinstance(solution, sympy.FiniteSet):
-        return [Span(p, False, p, False) for p in solution.args]  # pyright: ignore[reportArgumentType]
+        return [Span(p, False, p, False) for p in solution.args]
     if isinstance(solution, sympy.Union):
-        return [s for part in solution.args for s in _from_sympy(part)]  # pyright: ignore
+        return [s for part in solution.args for s in _from_sympy(part)]
     if solution is sympy.S.EmptySet:
         return []
     raise NotReal
@@ -220,5 +230,3 @@ def _complement(parts: list[Span]) -> list[Span]:
     if low != sympy.S.Infinity:
         result.append(Span(low, low_open, sympy.S.Infinity, True))
     return result
-
-

@@ -5,7 +5,7 @@ from functools import lru_cache
 from offline_rlvr.verifier.answers import scalars
 from offline_rlvr.verifier.answers.compare import same
 from offline_rlvr.verifier.answers.latex import clean
-from offline_rlvr.verifier.answers.structure import (
+from offline_rlvr.verifier.answers.nodes import (
     BaseNumber,
     Malformed,
     MatrixNode,
@@ -13,8 +13,8 @@ from offline_rlvr.verifier.answers.structure import (
     Scalar,
     Seq,
     Words,
-    parse,
 )
+from offline_rlvr.verifier.answers.structure import parse
 
 
 class Judge:

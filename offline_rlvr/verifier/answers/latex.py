@@ -1,4 +1,4 @@
-r"""LaTeX of an answer -> one plain spelling: no delimiters, no spacing, `\frac{a}{b}`, `(`, `\le`, ..."""
+r"""LaTeX of an answer -> one plain spelling: no delimiters, no spacing, `\frac{a}{b}`, `\le`, ..."""
 
 import re
 
@@ -13,10 +13,16 @@ _UNICODE_TABLE = str.maketrans(_UNICODE)
 
 _DIGIT_GAP = re.compile(r"(?<=\d)(?:\\[,!;: ]|\{,\}|,\\!|~|\{\\,\})+\s*(?=\d{3}(?!\d))")
 _SPACING = re.compile(r"\\(?:[,;:!>]|quad(?![a-z])|qquad(?![a-z])|hspace\*?\{[^{}]*\}|(?=\s))|~")
-_SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?|middle)(?![a-zA-Z])\s*\.?(?=\s*[\\()\[\]|{}.<>/]|$)")
-_STYLE = re.compile(r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|rm|bf|it|tt)(?![a-zA-Z])")
+_SIZES = re.compile(
+    r"\\(?:left|right|[bB]igg?[lrm]?|middle)(?![a-zA-Z])\s*\.?(?=\s*[\\()\[\]|{}.<>/]|$)"
+)
+_STYLE = re.compile(
+    r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|rm|bf|it|tt)(?![a-zA-Z])"
+)
 _DELIMITERS = re.compile(r"\\[()\[\]](?![a-zA-Z])|(?<!\\)\$")
-_WORD_BOX = re.compile(r"\\(?:text(?:bf|it|rm|normal|sf|tt|up)?|mbox|mathrm|mathbf|mathit|operatorname\*?|mathsf)\s*\{")
+_WORD_BOX = re.compile(
+    r"\\(?:text(?:bf|it|rm|normal|sf|tt|up)?|mbox|mathrm|mathbf|mathit|operatorname\*?|mathsf)\s*\{"
+)
 _SYNONYMS = [
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
     (re.compile(r"\\(?:leq|leqslant|leqq)(?![a-zA-Z])"), r"\\le "),
@@ -34,12 +40,13 @@ _SYNONYMS = [
     (re.compile(r"\\rangle(?![a-zA-Z])"), ")"),
     (re.compile(r"\\[lr]?vert(?![a-zA-Z])"), "|"),
     (re.compile(r"\\(?:varnothing|emptyset)(?![a-zA-Z])"), r"\\emptyset "),
-    (re.compile(r"\\(?:degree|degrees)(?![a-zA-Z])|\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![a-zA-Z])"), r"^\\circ "),
+    (re.compile(r"\\degrees?(?![a-zA-Z])|\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))"), r"^\\circ "),
     (re.compile(r"\\(?:lor|vee)(?![a-zA-Z])"), r"\\text{or}"),
     (re.compile(r"\\(?:land|wedge)(?![a-zA-Z])"), r"\\text{and}"),
     (re.compile(r"(?<![a-zA-Z\\])(?:infinity|inf)(?![a-zA-Z])"), r"\\infty "),
     (re.compile(r"\\ast(?![a-zA-Z])"), "*"),
     (re.compile(r"\\(?:cdotp|bullet)(?![a-zA-Z])"), r"\\cdot "),
+    (re.compile(r"\\log_(?:e(?![a-zA-Z])|\{\s*e\s*\})"), r"\\ln "),
     (re.compile(r"\\(?:colon)(?![a-zA-Z])"), ":"),
     (re.compile(r"\\(?:tan|cot|sec|csc|sin|cos)h?(?=[a-zA-Z])"), r"\g<0> "),
 ]  # fmt: skip
@@ -48,6 +55,7 @@ _SQRT_ARGUMENT = re.compile(r"\\sqrt\s*(?:\[([^\[\]]*)\])?\s*(?![\[{\s])(\d|[a-z
 _REPEATING = re.compile(r"(\d*)\.(\d*)\\(?:overline|bar|dot)\s*\{?\s*(\d+)\s*\}?")
 _MIXED = re.compile(r"(?<![\d.}a-zA-Z)^_])(\d+)\s*(\\frac\{\d+\}\{\d+\})")
 _POWER_E = re.compile(r"(?<![\w\\}])(\d+(?:\.\d*)?|\.\d+)[eE]([-+]?\d{1,4})(?![\w.])")
+_SPACED_NUMBER = re.compile(r"[-+]?\d{1,3}(?: \d{3})+(?:\.\d+)?")
 _CHOOSE = re.compile(r"\{([^{}]*)\\choose(?![a-zA-Z])([^{}]*)\}")
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?|\{[^{}]*\}|\([^()]*\))\s*\^\\circ ")
 
@@ -74,6 +82,8 @@ def clean(text: str) -> str:
     text = _MIXED.sub(r"(\1+\2)", text)
     text = re.sub(r"\s+", " ", text).strip()
     text = text.removesuffix(".").strip()
+    if _SPACED_NUMBER.fullmatch(text):
+        text = text.replace(" ", "")
     return strip_braces(text)
 
 

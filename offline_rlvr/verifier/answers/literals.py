@@ -1,4 +1,4 @@
-r"""Plain numbers as exact values: `57`, `-1,234.50`, `3/4`, `\frac{3}{4}`, `1.5e3`. No parser, no sympy."""
+r"""Plain numbers as exact values: `57`, `-1,234.50`, `3/4`, `\frac{3}{4}`, `1.5e3`. No sympy."""
 
 import re
 from dataclasses import dataclass
@@ -19,7 +19,8 @@ _DECIMAL = re.compile(
     r"([-+]?)(?:(\d{1,3}(?:,\d{3})+|\d+)(?:\.(\d*))?|\.(\d+))(?:[eE]([-+]?\d{1,4}))?", re.ASCII
 )
 _FRACTION = re.compile(
-    r"([-+]?)(?:\\[dtc]?frac\s*\{\s*([-+]?\d+)\s*\}\s*\{\s*([-+]?\d+)\s*\}|(\d+)\s*/\s*(\d+))", re.ASCII
+    r"([-+]?)(?:\\[dtc]?frac\s*\{\s*([-+]?\d+)\s*\}\s*\{\s*([-+]?\d+)\s*\}|(\d+)\s*/\s*(\d+))",
+    re.ASCII,
 )
 
 
@@ -29,7 +30,8 @@ class Literal:
 
     Attributes:
         value: Its exact value.
-        step: The unit in its last place when it was written with a decimal point or exponent, else None.
+        step: The unit in its last place when it was written with a decimal point or
+            exponent, else None.
         digits: Significant digits written.
     """
 
@@ -85,7 +87,7 @@ def to_int(digits: str) -> int:
 
 
 def same_literal(a: Literal, b: Literal) -> bool:
-    """Equality of two plain numbers: exact, except that a decimal may be a rounding of the other."""
+    """Equality of two plain numbers; exact, but a decimal may be a rounding of the other."""
     if a.value == b.value:
         return True
     coarse = max((x for x in (a, b) if x.step is not None), key=lambda x: x.step or 0, default=None)
@@ -95,8 +97,10 @@ def same_literal(a: Literal, b: Literal) -> bool:
 def approximates(distance: Fraction, size: Fraction, decimal: Literal) -> bool:
     """True when a decimal this far from a value of this size is that value, rounded or cut.
 
-    It must be off by less than one unit in its last place and by at most 1e-6 of the value. So 0.333333 is
-    1/3 and 1.41421356 the square root of 2, while 1234567.88 is not 1234567.89, nor 2.0000001 the number 2.
+    It must be off by less than one unit in its last place and by at most 1e-6 of the value. So
+    0.333333 is
+    1/3 and 1.41421356 the square root of 2, while 1234567.88 is not 1234567.89, nor 2.0000001
+    the number 2.
     """
     assert decimal.step is not None
     if decimal.digits >= DOUBLE_DIGITS and distance <= DOUBLE_NOISE * size:

@@ -1,95 +1,32 @@
-r"""The shape of an answer: scalar, list, point, interval, set, union, relation, matrix, ratio, words.
+r"""The shape of an answer: scalar, list, point, interval, set, relation, matrix, ratio, words.
 
-Only the outer shape is read here, by scanning for top-level separators; the scalars inside stay text until
+Only the outer shape is read here, by scanning for top-level separators; the scalars inside stay
+text until
 `scalars.py` hands them to the LaTeX grammar. Every character of the answer ends up in the tree.
 """
 
 import re
-from dataclasses import dataclass
 
 from offline_rlvr.verifier.answers.latex import strip_braces, unwrap_words, word_boxes
+from offline_rlvr.verifier.answers.nodes import (
+    BaseNumber,
+    Either,
+    Malformed,
+    MatrixNode,
+    Node,
+    Ratio,
+    Relation,
+    Scalar,
+    Seq,
+    SetOp,
+    Words,
+    is_inequality,
+)
 from offline_rlvr.verifier.answers.units import strip_percent, strip_unit
 
 #: Deeper nesting is not an answer; it also bounds the recursion.
 MAX_DEPTH = 40
 
-
-class Malformed(Exception):
-    """The text has no shape an answer can have."""
-
-
-@dataclass(frozen=True)
-class Scalar:
-    """One expression. `percent` divides by 100; `unit` is a canonical name or None."""
-
-    text: str
-    percent: bool = False
-    unit: str | None = None
-
-
-@dataclass(frozen=True)
-class Words:
-    """An answer in words or a choice letter, lower case."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Seq:
-    """`open`/`close` are brackets, or `""` for a bare list."""
-
-    items: tuple["Node", ...]
-    open: str = ""
-    close: str = ""
-
-
-@dataclass(frozen=True)
-class SetOp:
-    r"""`\cup`, `\cap` or `\setminus` of sets, left to right."""
-
-    operator: str
-    items: tuple["Node", ...]
-
-
-@dataclass(frozen=True)
-class Relation:
-    r"""`parts[0] ops[0] parts[1] ...` with `=`, `<`, `>`, `\le`, `\ge`, `\ne`, `\in`."""
-
-    operators: tuple[str, ...]
-    parts: tuple["Node", ...]
-
-
-@dataclass(frozen=True)
-class Either:
-    """Relations joined by "or" (`every` False) or by "and" (`every` True)."""
-
-    items: tuple["Node", ...]
-    every: bool = False
-
-
-@dataclass(frozen=True)
-class MatrixNode:
-    """Rows of scalars."""
-
-    rows: tuple[tuple["Node", ...], ...]
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """`a:b:c`."""
-
-    items: tuple["Node", ...]
-
-
-@dataclass(frozen=True)
-class BaseNumber:
-    """`2516_8`: digits in a written base."""
-
-    digits: str
-    base: int
-
-
-Node = Scalar | Words | Seq | SetOp | Relation | Either | MatrixNode | Ratio | BaseNumber
 
 _RELATIONS = ("=", "<", ">", "\\le", "\\ge", "\\ne", "\\in", "\\approx")
 _TOKEN = re.compile(r"\\[a-zA-Z]+|\\.|.", re.DOTALL)
@@ -98,12 +35,14 @@ _CLOSERS = frozenset({")", "]", "}", "\\}"})
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _BASE = re.compile(r"([0-9A-Za-z]+)_\{?\s*(?:\\text\{)?(\d{1,2}|two|eight|ten)\}?\s*\}?")
 _WORDS = re.compile(r"\(?[a-zA-Z][a-zA-Z .'\-]*\)?")
-_ENVIRONMENT = re.compile(r"\\begin\{([pbvBV]?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
+_ENVIRONMENT = re.compile(
+    r"\\begin\{([pbvBV]?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL
+)
 _PLAIN_CONNECTIVE = re.compile(r"(?<![a-zA-Z\\])(or|and)(?![a-zA-Z])")
 
 
 def tokens(text: str) -> list[tuple[str, int, int]]:
-    """`(token, start, depth before it)`; a control word is one token. Brackets may mix, as in `(3,4]`."""
+    """`(token, start, depth before it)`; a control word is one token. Brackets may mix: `(3,4]`."""
     found = []
     depth = 0
     for match in _TOKEN.finditer(text):
@@ -152,10 +91,12 @@ def parse(text: str, *, as_list: bool = False, depth: int = 0) -> Node:
         Malformed: Empty, unbalanced or too deep.
     """
     if depth > MAX_DEPTH:
-        raise Malformed("nested too deeply")
+        raise Malformed("is nested too deeply")
     text = strip_parentheses(strip_braces(text.strip()))
     if not text:
-        raise Malformed("empty")
+        raise Malformed("is empty")
+    if max(d for _, _, d in tokens(text)) > MAX_DEPTH:
+        raise Malformed("is nested too deeply")
     words = as_words(text)
     if words is not None:
         return words
@@ -166,12 +107,21 @@ def parse(text: str, *, as_list: bool = False, depth: int = 0) -> Node:
     parts, between = split(text, ("\\OR", "\\AND"))
     if between:
         return _joined(parts, between, depth)
-    if not as_list and _GROUPED.fullmatch(text):
-        return Scalar(text.replace(",", ""))
+    if not as_list and (number := _grouped_number(text)) is not None:
+        return number
     parts, between = split(text, (",", ";"))
     if between:
         return _bare_list(parts, depth)
     return _single(text, depth)
+
+
+def _grouped_number(text: str) -> Scalar | None:
+    r"""`58,500`, `\usd 1,000`, `10,000 \text{ people}`."""
+    head, percent = strip_percent(text)
+    head, unit = strip_unit(head)
+    if _GROUPED.fullmatch(head):
+        return Scalar(head.replace(",", ""), percent, unit)
+    return None
 
 
 def _joined(parts: list[str], between: list[str], depth: int) -> Node:
@@ -180,7 +130,7 @@ def _joined(parts: list[str], between: list[str], depth: int) -> Node:
     nodes = [parse(p, depth=depth + 1) for p in parts]
     if any(is_inequality(node) for node in nodes):
         if "\\OR" in between and "\\AND" in between:
-            raise Malformed("or and and together")
+            raise Malformed("joins parts with both or and and")
         return Either(tuple(nodes), every="\\AND" in between)
     return flat_list(nodes)
 
@@ -250,7 +200,7 @@ def _matrix(body: str, depth: int) -> Node:
     body = body.strip().removesuffix(r"\newrow")
     rows = [re.split(r"(?<!\\)&", row) for row in re.split(r"\\newrow(?:\s*\[[^\]]*\])?", body)]
     if len({len(row) for row in rows}) != 1:
-        raise Malformed("matrix rows of unequal length")
+        raise Malformed("has matrix rows of unequal length")
     return MatrixNode(tuple(tuple(parse(c, depth=depth + 1) for c in row) for row in rows))
 
 
@@ -274,14 +224,15 @@ def _scalar(text: str, depth: int) -> Node:
     if _GROUPED.fullmatch(text):
         text = text.replace(",", "")
     if not text:
-        raise Malformed("empty")
+        raise Malformed("is empty")
     return Scalar(text, percent, unit)
 
 
 def as_words(text: str) -> Words | None:
     r"""`\text{(B)}`, `\text{east}`, `Evelyn` -> Words; None for anything with mathematics in it.
 
-    A bare word needs three letters (or be a single capital A-E, a choice); shorter ones are products.
+    A bare word needs three letters (or be a single capital A-E, a choice); shorter ones are
+    products.
     """
     boxes = word_boxes(text)
     plain = unwrap_words(text).strip(" .")
@@ -317,8 +268,3 @@ def strip_parentheses(text: str) -> str:
         while left < right and text[right] == " ":
             right -= 1
     return text[left : right + 1]
-
-
-def is_inequality(node: Node) -> bool:
-    """True for a relation with an order sign or `\\ne`."""
-    return isinstance(node, Relation) and any(op not in ("=", "\\in") for op in node.operators)

@@ -1,37 +1,85 @@
-r"""Units, percent and currency around a number: `5 \text{ cm}`, `15\mbox{ cm}^2`, `\$36`, `45\%`, `30^\circ`."""
+r"""Units, percent, currency around a number: `15\mbox{ cm}^2`, `\$36`, `45\%`, `30^\circ`."""
 
 import re
 
 from offline_rlvr.verifier.answers.latex import word_boxes
 
-#: Spellings of one unit. Two known, different units make two answers different; an unknown or missing
+#: Spellings of one unit. Two known, different units make two answers different; an unknown or
+#: missing
 #: unit is not held against an answer (the question names it).
 _UNITS = [
-    "cm centimeter centimeters centimetre centimetres", "mm millimeter millimeters", "km kilometer kilometers kilometres",
-    "m meter meters metre metres", "in inch inches", "ft foot feet", "yd yard yards", "mi mile miles",
-    "g gram grams", "kg kilogram kilograms", "mg milligram milligrams", "lb lbs pound pounds", "oz ounce ounces",
-    "s sec second seconds", "min minute minutes", "h hr hour hours", "day days", "week weeks",
-    "month months", "year years", "usd dollar dollars", "cent cents", "degree degrees deg", "liter liters l litre litres",
-    "ml milliliter milliliters", "gallon gallons", "mph", "kph", "percent", "unit units", "square",
-    "rad radian radians", "euro euros", "penny pennies", "people", "student students", "point points",
-    "way ways", "time times", "page pages", "apple apples", "book books", "pm", "am", "cubic", "hz", "n",
-]  # fmt: skip
+    "cm centimeter centimeters centimetre centimetres",
+    "mm millimeter millimeters",
+    "km kilometer kilometers kilometres",
+    "m meter meters metre metres",
+    "in inch inches",
+    "ft foot feet",
+    "yd yard yards",
+    "mi mile miles",
+    "g gram grams",
+    "kg kilogram kilograms",
+    "mg milligram milligrams",
+    "lb lbs pound pounds",
+    "oz ounce ounces",
+    "s sec second seconds",
+    "min minute minutes",
+    "h hr hour hours",
+    "day days",
+    "week weeks",
+    "month months",
+    "year years",
+    "usd dollar dollars",
+    "cent cents",
+    "degree degrees deg",
+    "liter liters l litre litres",
+    "ml milliliter milliliters",
+    "gallon gallons",
+    "mph",
+    "kph",
+    "percent",
+    "unit units",
+    "square",
+    "rad radian radians",
+    "euro euros",
+    "penny pennies",
+    "people",
+    "student students",
+    "point points",
+    "way ways",
+    "time times",
+    "page pages",
+    "apple apples",
+    "book books",
+    "pm",
+    "am",
+    "cubic",
+    "hz",
+    "n",
+]
 UNIT_OF = {word: group.split()[0] for group in _UNITS for word in group.split()}
-_ANY_UNIT = frozenset({"unit", "square", "cubic", "people", "student", "point", "way", "time", "page"})
+_ANY_UNIT = frozenset(
+    {"unit", "square", "cubic", "people", "student", "point", "way", "time", "page"}
+)
 
 _UNIT_TEXT = re.compile(r"[a-zA-Z][a-zA-Z .\-/^23]{0,60}")
-_NOT_UNITS = frozenset("or and not if is maybe possibly else than for all except no none undefined".split())
-_PLAIN_TAIL = re.compile(r"(.*[\d})])\s*((?:[a-zA-Z]{2,}|[gmhl])(?:[ /][a-zA-Z]+){0,3}(?:\^\{?[23]\}?)?)")
+_NOT_UNITS = frozenset(
+    "or and not if is maybe possibly else than for all except no none undefined".split()
+)
+_PLAIN_TAIL = re.compile(
+    r"(.*[\d})])\s*((?:[a-zA-Z]{2,}|[gmhl])(?:[ /][a-zA-Z]+){0,3}(?:\^\{?[23]\}?)?)"
+)
+    r"(.*[\d})])\s*((?:[a-zA-Z]{2,}|[gmhl])(?:[ /][a-zA-Z]+){0,3}(?:\^\{?[23]\}?)?)"
+)
 _POWER_TAIL = re.compile(r"\s*\^\s*\{?\s*([23])\s*\}?\s*")
 _CURRENCY = re.compile(r"^(-?)\s*(?:\\usd|\\pounds|\\euro|[\u20ac\u00a3])\s*")
 
 
 def strip_unit(text: str) -> tuple[str, str | None]:
-    """Take a trailing unit or leading currency away. Returns the rest and the unit's canonical name or None."""
+    """Take a trailing unit or leading currency away; the rest and the unit's canonical name or None."""
     match = _CURRENCY.match(text)
     if match:
         return match.group(1) + text[match.end() :], "usd"
-    if text.endswith("^\\circ") or text.endswith("^\\circ C") or text.endswith("^\\circ F"):
+    if text.endswith(("^\\circ", "^\\circ C", "^\\circ F")):
         head = text[: text.rindex("^\\circ")].strip()
         if head and "\\circ" not in head and not re.search(r"\\(?:sin|cos|tan|cot|sec|csc)", head):
             return head, "degree"

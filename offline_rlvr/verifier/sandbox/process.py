@@ -17,7 +17,16 @@ from offline_rlvr.verifier.sandbox import wire
 
 MODULE = "offline_rlvr.verifier.sandbox.worker"
 #: Environment variables a worker may see; everything else (tokens, keys) does not exist in it.
-ALLOWED_ENV = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONHOME")
+ALLOWED_ENV = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TZ",
+    "LD_LIBRARY_PATH",
+    "VIRTUAL_ENV",
+    "PYTHONHOME",
+)
 #: One thread each: the workers themselves are the parallelism.
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 POLL_S = 0.1
@@ -75,7 +84,7 @@ class WorkerProcess:
         raise StartFailed(str(reply.get("failed", reply)))
 
     def ask(self, args: Sequence[Any], timeout_s: float) -> tuple[str | None, Any]:
-        """Give one task. Returns `(None, reply)`, or `("timeout" | "crash", detail)`: then kill it."""
+        """Give one task. `(None, reply)`, or `("timeout" | "crash", detail)`: then kill it."""
         self.tasks += 1
         failure, reply = self._exchange({"id": self.tasks, "args": list(args)}, timeout_s)
         if failure is None and (not isinstance(reply, dict) or reply.get("id") != self.tasks):
@@ -108,7 +117,8 @@ class WorkerProcess:
                         return None, reply
             except (wire.WireError, OSError) as error:
                 return ("crash", str(error)) if self._process.poll() is None else self._obituary()
-            # A process that the task started may hold the pipe open after the worker itself is gone.
+            # A process that the task started may hold the pipe open after the worker
+            # itself is gone.
             if not events and self._process.poll() is not None:
                 return self._obituary()
         return "crash", "stopped"
@@ -142,7 +152,7 @@ class WorkerProcess:
 
 
 def clean_environment(scratch: str) -> dict[str, str]:
-    """The worker's environment: an allow-list, a home in the scratch directory, the caller's import path."""
+    """The worker's environment: an allow-list, a home of its own, the caller's import path."""
     env = {key: os.environ[key] for key in ALLOWED_ENV if key in os.environ}
     env.update(dict.fromkeys(ONE_THREAD, "1"))
     env.update(

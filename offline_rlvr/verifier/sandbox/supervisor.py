@@ -1,7 +1,9 @@
 """The parent side: a few keeper threads, each owning one worker process at a time.
 
-Workers are fresh interpreters (not forks, not `multiprocessing`), so the caller's `__main__` is never
-imported again and neither threads nor CUDA in the caller matter. A worker has its own session, pipe pair
+Workers are fresh interpreters (not forks, not `multiprocessing`), so the caller's `__main__` is
+never
+imported again and neither threads nor CUDA in the caller matter. A worker has its own session,
+pipe pair
 and scratch directory: nothing is shared that a dying worker could leave locked.
 """
 
@@ -38,7 +40,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one task: `value`, or a `failure` (`timeout memory crash error`) with its detail."""
+    """What became of one task: `value`, or a `failure` (timeout memory crash error) and detail."""
 
     value: Any = None
     failure: str | None = None
@@ -101,7 +103,9 @@ class Sandbox:
             if self._keepers:
                 return
             self._queue = queue.SimpleQueue()
-            self._keepers = [_Keeper(self._init, self.limits, self._queue) for _ in range(self.limits.workers)]
+            self._keepers = [
+                _Keeper(self._init, self.limits, self._queue) for _ in range(self.limits.workers)
+            ]
             for keeper in self._keepers:
                 keeper.start()
             _open.add(self)
@@ -122,7 +126,9 @@ class Sandbox:
         while not batch.done.wait(timeout=0.5):
             dead = [k.error for k in self._keepers if not k.is_alive()]
             if len(dead) == len(self._keepers):
-                batch.abort(dead[0] if dead and dead[0] else ResourceError("The verifier was closed."))
+                batch.abort(
+                    dead[0] if dead and dead[0] else ResourceError("The verifier was closed.")
+                )
         if batch.error is not None:
             raise batch.error
         outcomes = [outcome for outcome in batch.outcomes if outcome is not None]
@@ -148,7 +154,9 @@ class Sandbox:
                 while True:
                     item = self._queue.get_nowait()
                     if item is not None:
-                        item[0].abort(ResourceError("The verifier was closed while it was scoring."))
+                        item[0].abort(
+                            ResourceError("The verifier was closed while it was scoring.")
+                        )
             _open.discard(self)
 
     def _say(self, outcome: Outcome) -> None:
@@ -232,7 +240,7 @@ class _Keeper(threading.Thread):
                 break
         raise ResourceError(
             f"A verifier worker does not start: {reason}",
-            hint="raise verifier.memory_gib or verifier.start_timeout_s if the machine is short of them",
+            hint="if the machine is slow, raise verifier.start_timeout_s",
         )
 
     def _discard(self) -> None:
@@ -241,7 +249,7 @@ class _Keeper(threading.Thread):
             worker.kill()
 
     def stop(self) -> None:
-        """Ask the thread to end; its worker is killed at once so that a running task cannot delay it."""
+        """Ask the thread to end; its worker is killed at once, a running task cannot delay it."""
         self._stopping.set()
         worker = self.worker
         if worker is not None:

@@ -1,6 +1,7 @@
 """The child side: `python -m offline_rlvr.verifier.sandbox.worker`, started by the supervisor only.
 
-Reads one init message and then tasks from its standard input, answers on what was its standard output.
+Reads one init message and then tasks from its standard input, answers on what was its standard
+output.
 Once the task function is imported the process limits itself: memory, CPU, file size, core dumps.
 """
 
@@ -77,7 +78,7 @@ def die_with_parent() -> None:
 
 
 def private_pipes() -> tuple[int, int]:
-    """Move the pipes away from 0 and 1, so that prints and `input()` of a task cannot touch them."""
+    """Move the pipes away from 0 and 1, where prints and `input()` of a task could touch them."""
     requests, replies = os.dup(0), os.dup(1)  # not inherited by programs a task starts
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):

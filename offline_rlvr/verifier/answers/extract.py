@@ -10,7 +10,10 @@ _LAST_NUMBER = re.compile(
     r"(?<![\w.,])[-+]?(?:\d{1,3}(?:,\d{3}){1,40}|\d{1,400})(?:\.\d{1,400})?(?:/\d{1,400})?(?!\d)"
 )
 #: Between two boxes these words say that both together are the answer.
-_CONNECTIVES = frozenset(['or', 'and', 'also', 'either', 'alternatively', 'possibly', 'maybe', 'perhaps', 'x', 'y', 'z', 'n', 'a', 'b', 'text', 'mathrm', 'quad', 'qquad'])  # fmt: skip
+_CONNECTIVES = frozenset(
+    ["or", "and", "also", "either", "alternatively", "possibly", "maybe", "perhaps"]
+    + ["x", "y", "z", "n", "a", "b", "text", "mathrm", "quad", "qquad"]
+)
 _GLUE_CHARS = re.compile(r"[\s$,;()\[\]{}\\/|*=&]+")
 #: Longer prose between two boxes makes them two statements, of which the last counts.
 _MAX_GLUE_CHARS = 60

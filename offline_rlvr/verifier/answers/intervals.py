@@ -147,11 +147,11 @@ def _half_line(operator: str, end: sympy.Expr) -> list[Span]:
 
 def _from_sympy(solution: Any) -> list[Span]:
     if isinstance(solution, sympy.Interval):
-        return [
-            Span(solution.start, bool(solution.left_open), solution.end, bool(solution.right_open))
-        ]
+        ends: Any = solution  # its properties are typed wider than they are
+        return [Span(ends.start, bool(ends.left_open), ends.end, bool(ends.right_open))]
     if isinstance(solution, sympy.FiniteSet):
-        return [Span(p, False, p, False) for p in solution.args]
+        points: Any = solution.args
+        return [Span(p, False, p, False) for p in points]
     if isinstance(solution, sympy.Union):
         return [s for part in solution.args for s in _from_sympy(part)]
     if solution is sympy.S.EmptySet:

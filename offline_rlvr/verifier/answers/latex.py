@@ -1,4 +1,4 @@
-r"""LaTeX of an answer -> one plain spelling: no delimiters, no spacing, `\frac{a}{b}`, `\le`, ..."""
+r"""LaTeX of an answer -> one plain spelling: no delimiters or spacing, `\frac{a}{b}`, `\le`, ..."""
 
 import re
 
@@ -40,7 +40,7 @@ _SYNONYMS = [
     (re.compile(r"\\rangle(?![a-zA-Z])"), ")"),
     (re.compile(r"\\[lr]?vert(?![a-zA-Z])"), "|"),
     (re.compile(r"\\(?:varnothing|emptyset)(?![a-zA-Z])"), r"\\emptyset "),
-    (re.compile(r"\\degrees?(?![a-zA-Z])|\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))"), r"^\\circ "),
+    (re.compile(r"\\degrees?(?![a-zA-Z])|\^ *(?:\{ *\\circ *\}|\\circ(?![a-zA-Z]))"), r"^\\circ "),
     (re.compile(r"\\(?:lor|vee)(?![a-zA-Z])"), r"\\text{or}"),
     (re.compile(r"\\(?:land|wedge)(?![a-zA-Z])"), r"\\text{and}"),
     (re.compile(r"(?<![a-zA-Z\\])(?:infinity|inf)(?![a-zA-Z])"), r"\\infty "),

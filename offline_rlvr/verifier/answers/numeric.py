@@ -105,7 +105,7 @@ def real_close(expr: sympy.Expr, decimal: Literal) -> bool:
 
 
 def _coordinate(rng: random.Random, attempt: int) -> Fraction:
-    """Positive and negative points of moderate size; every fourth in (0, 1) for logarithms and roots."""
+    """Points of moderate size and either sign; every fourth in (0, 1) for logarithms and roots."""
     if attempt % 4 == 3:
         return Fraction(rng.randint(100, 900), 1009)
     sign = 1 if attempt % 4 == 0 else rng.choice((-1, 1))

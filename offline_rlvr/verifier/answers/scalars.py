@@ -1,4 +1,4 @@
-"""Scalar LaTeX -> sympy expression, whole or not at all, and equality of scalars. Worker side only."""
+"""Scalar LaTeX -> sympy expression, whole or not at all; equality of scalars. Worker side only."""
 
 import re
 from functools import lru_cache
@@ -33,7 +33,8 @@ class _WholeParser(_Latex2Sympy):
 
         def whole():
             tree = rule()
-            if parser.getTokenStream().LA(1) != Token.EOF  # pyright: ignore[reportAttributeAccessIssue]:
+            stream: Any = parser.getTokenStream()
+            if stream.LA(1) != Token.EOF:
                 raise Malformed("only a part of it can be read")
             return tree
 

@@ -68,14 +68,12 @@ _NOT_UNITS = frozenset(
 _PLAIN_TAIL = re.compile(
     r"(.*[\d})])\s*((?:[a-zA-Z]{2,}|[gmhl])(?:[ /][a-zA-Z]+){0,3}(?:\^\{?[23]\}?)?)"
 )
-    r"(.*[\d})])\s*((?:[a-zA-Z]{2,}|[gmhl])(?:[ /][a-zA-Z]+){0,3}(?:\^\{?[23]\}?)?)"
-)
 _POWER_TAIL = re.compile(r"\s*\^\s*\{?\s*([23])\s*\}?\s*")
 _CURRENCY = re.compile(r"^(-?)\s*(?:\\usd|\\pounds|\\euro|[\u20ac\u00a3])\s*")
 
 
 def strip_unit(text: str) -> tuple[str, str | None]:
-    """Take a trailing unit or leading currency away; the rest and the unit's canonical name or None."""
+    """Take a trailing unit or leading currency away: the rest, and the unit's name or None."""
     match = _CURRENCY.match(text)
     if match:
         return match.group(1) + text[match.end() :], "usd"

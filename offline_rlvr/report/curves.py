@@ -107,7 +107,7 @@ def draw_histogram(ax: Axes, counts: Sequence[int]) -> None:
 
 
 def lines(run: RunFolder, wanted: Lines, *, log: bool) -> style.Draw:
-    """Draws the measured ones of several metrics over updates, with a legend if there are several."""
+    """Draws those that were measured, with a legend if there are several."""
 
     def draw(ax: Axes) -> None:
         drawn = _draw_lines(ax, run, wanted)

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 Draw = Callable[[Axes], None]
 
@@ -24,6 +25,8 @@ GRAY = "#6b7280"
 
 #: Inches. A panel is read at the width of a phone: few, large marks.
 PANEL = (4.7, 3.0)
+#: Left, bottom, width and height of the axes in a panel; leaves room for `0.0001` and a label.
+INSIDE = (0.15, 0.165, 0.82, 0.79)
 
 RC: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
@@ -60,8 +63,8 @@ class Figured:
 def panel(draw: Draw) -> str:
     """One panel as a data URI of an SVG."""
     with mpl.rc_context(RC):
-        figure = Figure(figsize=PANEL, layout="constrained")
-        draw(figure.subplots())
+        figure = Figure(figsize=PANEL)
+        draw(figure.add_axes(INSIDE))  # the same place in every panel, so that columns line up
         sink = io.BytesIO()
         figure.savefig(sink, format="svg", metadata={"Date": None, "Creator": None})
     return "data:image/svg+xml;base64," + base64.b64encode(sink.getvalue()).decode("ascii")
@@ -79,7 +82,13 @@ def picture(draws: dict[str, Draw], path: Path) -> None:
 
 
 def log_axis(ax: Axes) -> None:
-    """A logarithmic y axis with plain numbers, also where it spans less than a decade."""
+    """A logarithmic y axis with plain numbers, also where it spans less than a decade.
+
+    Stays linear where nothing is above 0, as in a run that does not move.
+    """
+    drawn = [np.asarray(line.get_ydata(), float) for line in ax.get_lines()]
+    if not any((values > 0).any() for values in drawn):
+        return
     ax.set_yscale("log")
     low, high = ax.get_ylim()
     if high / low < 3:  # room for at least two labeled ticks
@@ -90,9 +99,7 @@ def log_axis(ax: Axes) -> None:
     subs = (1, 2, 3, 5, 7) if high / low < 6 else (1, 2, 5)
     ax.yaxis.set_major_locator(LogLocator(subs=subs if close else (1,)))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.yaxis.set_minor_formatter(NullFormatter())
-    if close:
-        ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_minor_locator(NullLocator())
 
 
 def level(ax: Axes, value: float, text: str, color: str, *, below: bool = False) -> None:

@@ -12,6 +12,8 @@ from offline_rlvr.evaluation.intervals import paired_values
 from offline_rlvr.evaluation.metrics import powers_of_two
 from offline_rlvr.report.run_folder import RunFolder
 
+#: Sums of shares miss an exact 0 by about this.
+ROUNDING = 1e-12
 Kind = Literal["rise", "fall", "none", "open"]
 
 
@@ -35,9 +37,9 @@ class Change:
         """`none` while the interval holds 0; `open` when there is no interval."""
         if math.isnan(self.difference.low):
             return "open"
-        if self.difference.low > 0:
+        if self.difference.low > ROUNDING:
             return "rise"
-        return "fall" if self.difference.high < 0 else "none"
+        return "fall" if self.difference.high < -ROUNDING else "none"
 
     @property
     def ends(self) -> str:
@@ -156,10 +158,9 @@ def percent(share: float | None) -> str:
 
 def points(difference: float, *, sign: bool = False) -> str:
     """A difference of shares in percentage points: 0.119 -> `11.9`; tiny ones keep two digits."""
-    value = 100 * difference
+    value = 100 * difference if abs(difference) > ROUNDING else 0.0
     digits = 1 if value == 0 or abs(value) >= 0.05 else 2
-    text = f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"
-    return text.replace("-0.00", "0.00") if digits == 2 else text
+    return f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"
 
 
 def number(value: float | None) -> str:

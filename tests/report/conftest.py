@@ -8,6 +8,7 @@ import pytest
 
 from offline_rlvr.evaluation import Evaluation, evaluation_path, write_evaluation
 from offline_rlvr.records import Problem, Response, Verdict
+from offline_rlvr.report import render_report
 from offline_rlvr.stream import Journal
 
 UPDATES, GROUPS_PER_UPDATE, K = 120, 32, 8
@@ -98,7 +99,7 @@ class RunMaker:
         journal.path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         return self
 
-    def evaluation(self, update, skill, *, name="arithmetic", problems=300, n=16, text=None, **kw):
+    def evaluation(self, update, skill, *, name="arithmetic", problems=150, n=8, text=None, **kw):
         """`skill` is the mean accuracy; the same problems keep their difficulty across updates."""
         result = evaluation(update, skill, name=name, problems=problems, n=n, text=text, **kw)
         write_evaluation(evaluation_path(self.path, name, update), result)
@@ -154,8 +155,9 @@ def make_run(tmp_path):
 
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory):
-    """A whole run that improved: read only."""
+    """A whole run that improved, with its page: read only."""
     maker = RunMaker(tmp_path_factory.mktemp("runs") / "ggpo-demo").identity().metrics()
-    for update, skill in ((0, 0.53), (40, 0.58), (80, 0.62), (120, 0.65)):
+    for update, skill in ((0, 0.53), (60, 0.58), (120, 0.65)):
         maker.evaluation(update, skill)
+    render_report(maker.path)
     return maker.path

@@ -12,11 +12,11 @@ answers.
 import argparse
 import itertools
 import json
-import math
 import re
 import statistics
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -47,6 +47,7 @@ CHAT_TEMPLATE = (
 
 DRAWING = 2000
 BATCH_SIZE = 128
+MATRIX_LEARNING_RATE = 0.02
 LEARNING_RATE = 3e-3
 WARMUP_STEPS = 50
 
@@ -129,28 +130,39 @@ def stream(seed: int) -> Iterator[Problem]:
         yield from arithmetic.load(DRAWING, seed=seed + drawing, split="train")
 
 
+def schedule(step: int, steps: int) -> float:
+    """Linear warm-up, then linear decay to nothing."""
+    return min((step + 1) / WARMUP_STEPS, (steps - step) / steps)
+
+
 def train(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: int, seed: int
 ) -> None:
     """Cross-entropy on fresh train-split problems, warm-up and cosine decay."""
     problems = stream(seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
+    matrices = [p for name, p in model.named_parameters() if "layers" in name and p.ndim == 2]
+    others = [p for name, p in model.named_parameters() if "layers" not in name or p.ndim != 2]
+    optimizers = [
+        torch.optim.Muon(matrices, lr=MATRIX_LEARNING_RATE, weight_decay=0.01),
+        torch.optim.AdamW(others, lr=LEARNING_RATE, weight_decay=0.0),
+    ]
+    schedulers = [
+        torch.optim.lr_scheduler.LambdaLR(optimizer, partial(schedule, steps=steps))
+        for optimizer in optimizers
+    ]
     model.train()
     started = time.monotonic()
     for step in range(steps):
-        decay = 0.55 + 0.45 * math.cos(math.pi * step / steps)
-        for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * min(1.0, (step + 1) / WARMUP_STEPS) * decay
         ids, labels = collate(
             [encode(tokenizer, problem) for problem in itertools.islice(problems, BATCH_SIZE)]
         )
         # Padding is on the right, so causal attention alone keeps it out of sight.
         logits = model(input_ids=ids, use_cache=False).logits
         loss = cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
-        optimizer.zero_grad()
+        model.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        for part in (*optimizers, *schedulers):
+            part.step()
         if step % 50 == 0 or step == steps - 1:
             print(
                 f"step {step:4d}  loss {loss:.4f}  {time.monotonic() - started:.0f} s", flush=True

@@ -28,6 +28,7 @@ from transformers import (
 )
 
 from offline_rlvr.errors import ConfigError, DataError, IncompatibleError
+from offline_rlvr.generation.pretrained import load_model, load_tokenizer
 from offline_rlvr.generation.sampling import Sampling
 from offline_rlvr.records import Response
 
@@ -72,8 +73,8 @@ class HFGenerator:
         self.tokenizer = tokenizer
         self.sampling = sampling
         self.batch_size = batch_size
-        fallback = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
-        self.pad_token_id = fallback if pad_token_id is None else pad_token_id
+        fallback: Any = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+        self.pad_token_id: int = fallback if pad_token_id is None else pad_token_id
 
     def generate(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]]
@@ -241,10 +242,13 @@ def _neutral(model: Any) -> Iterator[None]:
 
 
 def load(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    name_or_path: str,
     sampling: Sampling,
+    revision: str | None = None,
+    dtype: str = "float32",
+    device: str = "auto",
     batch_size: int = 64,
 ) -> HFGenerator:
-    """The generator of this back-end, by config name `hf`."""
-    return HFGenerator(model, tokenizer, sampling, batch_size)
+    """The generator of this back-end, by config name `hf`: loads the model and its tokenizer."""
+    model = load_model(name_or_path, revision, dtype, device)
+    return HFGenerator(model, load_tokenizer(name_or_path, revision), sampling, batch_size)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -46,7 +47,7 @@ def folder_of(name_or_path: str | Path, revision: str | None = None) -> Path:
         if name == BUILTIN or folder.exists() or not _is_hub_id(name_or_path):
             raise ConfigError(
                 f"there is no model folder {name!r}",
-                hint=f"give a folder with config.json, a hub id such as Qwen/Qwen3-0.6B or {BUILTIN!r}",
+                hint=f"give a folder with config.json, a hub id (Qwen/Qwen3-0.6B) or {BUILTIN!r}",
             )
         folder = _download(name, revision)
     if not (folder / "config.json").is_file():
@@ -103,18 +104,26 @@ def load_model(
     place = resolve_device(device)
     folder = folder_of(name_or_path, revision)
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=DTYPES[dtype],
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
+            output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise IncompatibleError(
             f"{str(folder)!r} holds no causal language model that transformers can load: {error}",
             hint="it needs config.json of a causal language model and model.safetensors",
         ) from error
+    model, report = loaded
+    # transformers only warns, and goes on with random numbers in their place.
+    if absent := sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]])):
+        raise IncompatibleError(
+            f"the weights in {str(folder)!r} lack {len(absent)} tensors of the model, or have them "
+            f"in another shape: {', '.join(absent[:3])}"
+        )
     if adapter is not None:
         model = _with_adapter(model, Path(adapter).expanduser())
     disable_dropout(model)
@@ -184,7 +193,7 @@ def fingerprint(
 
 
 def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
-    """sha256 over what decides ids (vocabulary, merges, normalization, special ids), not over paths."""
+    """sha256 over what decides ids: vocabulary, merges, normalization, special ids."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:  # Python tokenizers have no such file; their vocabulary is what there is.
         content: dict[str, Any] = {

@@ -44,7 +44,7 @@ class Sampling:
                 "temperature",
                 self.temperature,
                 "a number > 0",
-                hint="temperature 0 (greedy) samples from no distribution; use a small one such as 0.1",
+                hint="greedy decoding samples from no distribution; use a small one such as 0.1",
             )
         if not 0 < self.top_p <= 1:
             _refuse("top_p", self.top_p, "a number > 0 and <= 1 (1 is off)")

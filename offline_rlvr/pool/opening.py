@@ -137,10 +137,12 @@ def _compare(root: Path, stored: dict[str, Any], given: dict[str, Any]) -> None:
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, str]:
-    """Leaves by dotted path, as JSON text: 1 and 1.0 and true are three values."""
+    """Leaves by dotted path, as JSON text; 1 and 1.0 are one value, true is another."""
     if isinstance(value, dict) and value:
         found: dict[str, str] = {}
         for key, inner in value.items():
             found |= _flat(inner, f"{prefix}.{key}" if prefix else str(key))
         return found
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     return {prefix: json.dumps(value)}

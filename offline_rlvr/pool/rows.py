@@ -16,6 +16,7 @@ MAX_LOGPROB = 1e-6
 STATUSES: tuple[str, ...] = get_args(Status)
 FINISH_REASONS: tuple[str, ...] = get_args(FinishReason)
 _INT64 = np.iinfo(np.int64)
+_FLOAT32_MIN = float(np.finfo(np.float32).min)
 
 
 def samples_table(groups: Sequence[Group], group_size: int, vocab_size: int) -> pa.Table:
@@ -118,12 +119,18 @@ def _check_response(where: str, response: Response, vocab_size: int) -> None:
             f"but {len(response.behavior_logprobs)} behavior log-probs"
         )
     _check_ids(where, response.token_ids, vocab_size)
-    for position, value in enumerate(response.behavior_logprobs):
-        # NaN fails every comparison; a float32 overflow (below -3.4e38) would be stored as -inf.
-        if value is None or not (np.finfo(np.float32).min <= value <= MAX_LOGPROB):
-            raise DataError(
-                f"{where}, token {position}: behavior log-prob {value}; it must be finite and <= 0"
-            )
+    try:
+        logprobs = np.asarray(response.behavior_logprobs, np.float64)
+    except (TypeError, ValueError):
+        raise DataError(f"{where}: behavior log-probs that are not numbers") from None
+    # NaN (None becomes that) fails every comparison; float32 would store what is smaller as -inf.
+    bad = ~((logprobs >= _FLOAT32_MIN) & (logprobs <= MAX_LOGPROB))
+    if bad.any():
+        position = int(bad.argmax())
+        raise DataError(
+            f"{where}, token {position}: behavior log-prob {response.behavior_logprobs[position]}; "
+            "it must be finite and <= 0"
+        )
     if response.finish_reason not in FINISH_REASONS:
         raise DataError(
             f"{where}: finish_reason {response.finish_reason!r}; "
@@ -135,11 +142,16 @@ def _check_response(where: str, response: Response, vocab_size: int) -> None:
 
 
 def _check_ids(where: str, ids: Sequence[int], vocab_size: int) -> None:
-    for position, token in enumerate(ids):
-        if not 0 <= token < vocab_size:
-            raise DataError(
-                f"{where}, token {position}: id {token} is outside the vocabulary of {vocab_size}"
-            )
+    array = np.asarray(ids)
+    if array.dtype.kind not in "iu":
+        raise DataError(f"{where}: token ids that are not integers")
+    bad = (array < 0) | (array >= vocab_size)
+    if bad.any():
+        position = int(bad.argmax())
+        raise DataError(
+            f"{where}, token {position}: id {ids[position]} "
+            f"is outside the vocabulary of {vocab_size}"
+        )
 
 
 def _check_text(where: str, text: str) -> None:

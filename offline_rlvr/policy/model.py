@@ -1,6 +1,6 @@
 """The policy: a causal language model that scores whole groups in one packed forward pass."""
 
-from typing import TYPE_CHECKING, NamedTuple, Union
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +22,8 @@ from offline_rlvr.policy.logprobs import Head, selected_logprobs
 if TYPE_CHECKING:
     from peft import PeftModel
 
-#: Largest mean difference between packed and plain scoring of the probe, nats; the second for weights
-#: or matrix products below float32.
+#: Largest mean difference between packed and plain scoring of the probe, nats; the second for
+#: weights or matrix products below float32.
 PROBE_TOLERANCE, PROBE_TOLERANCE_LOW = 1e-4, 0.1
 
 
@@ -59,7 +59,7 @@ class Policy(nn.Module):
 
     def __init__(
         self,
-        model: Union[PreTrainedModel, "PeftModel"],
+        model: "PreTrainedModel | PeftModel",
         temperature: float = 1.0,
         tile_tokens: int | None = None,
         attention: str | None = None,

@@ -58,7 +58,7 @@ def test_unknown_head_arithmetic_is_found_by_the_probe():
     config = GraniteConfig(**HEADS, logits_scaling=8.0, initializer_range=0.3)
     model = AutoModelForCausalLM.from_config(config)
     packable(model)
-    with pytest.raises(IncompatibleError, match="GraniteForCausalLM .* differ by"):
+    with pytest.raises(IncompatibleError, match=r"GraniteForCausalLM .* differ by"):
         Policy(model)
 
 

@@ -96,7 +96,7 @@ def test_every_adapter_gets_its_gradient(checkpointing, base, make_batch, plain_
     policy = load_policy(base, lora={"rank": 2}, gradient_checkpointing=checkpointing)
     disturb(policy)
     calls = []
-    policy.causal_lm.model.layers[0].mlp.register_forward_hook(lambda *_: calls.append(1))
+    policy.causal_lm.model.layers[0].self_attn.register_forward_hook(lambda *_: calls.append(1))
     policy.score(batch).logprobs.sum().backward()
     assert len(calls) == (2 if checkpointing else 1)  # made again in the backward pass
     trainable = {n: p for n, p in policy.named_parameters() if p.requires_grad}
@@ -138,8 +138,8 @@ def test_weights_that_do_not_fit(base, tmp_path, make_model, tokenizer):
     save_policy(policy, tmp_path / "two", tokenizer)
     with pytest.raises(IncompatibleError, match="size mismatch"):
         load_weights(load_policy(base, lora={"rank": 3}), tmp_path / "two")
-    with pytest.raises(IncompatibleError, match="missing|unexpected"):
-        other = load_policy(base, lora={"rank": 2, "target_modules": ["q_proj"]})
+    other = load_policy(base, lora={"rank": 2, "target_modules": ["q_proj"]})
+    with pytest.raises(IncompatibleError, match="unexpected"):
         load_weights(other, tmp_path / "two")
     with pytest.raises(DataError, match=r"holds no model\*\.safetensors"):
         load_weights(load_policy(base), tmp_path / "two")

@@ -169,7 +169,9 @@ def load(name: str, **params: Any) -> Verifier:
                 hint=nearest(key, allowed, "verifier."),
             )
     required = [
-        f.name for f in dataclasses.fields(cls.Settings) if f.default is dataclasses.MISSING
+        f.name
+        for f in dataclasses.fields(cls.Settings)
+        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
     ]
     for key in required:
         if key not in params:

@@ -11,8 +11,10 @@ _LAST_NUMBER = re.compile(
 )
 #: Between two boxes these words say that both together are the answer.
 _CONNECTIVES = frozenset(
-    ["or", "and", "also", "either", "alternatively", "possibly", "maybe", "perhaps"]
-    + ["x", "y", "z", "n", "a", "b", "text", "mathrm", "quad", "qquad"]
+    (
+        *("or", "and", "also", "either", "alternatively", "possibly", "maybe", "perhaps"),
+        *("x", "y", "z", "n", "a", "b", "text", "mathrm", "quad", "qquad"),
+    )
 )
 _GLUE_CHARS = re.compile(r"[\s$,;()\[\]{}\\/|*=&]+")
 #: Longer prose between two boxes makes them two statements, of which the last counts.
@@ -20,14 +22,14 @@ _MAX_GLUE_CHARS = 60
 
 
 def boxes(text: str) -> list[tuple[int, int, str]]:
-    """All complete, outermost-first boxes as `(start, end, content)`, in order of their end.
+    """All complete boxes that are in no other box, as `(start, end, content)`, in order.
 
     Braces are balanced, escaped braces ignored; a box that is never closed is no box. Linear time.
     """
     openings = {m.end() - 1: m.start() for m in _OPENING.finditer(text)}
     if not openings:
         return []
-    found: list[tuple[int, int, str]] = []
+    outer: list[tuple[int, int, int]] = []
     stack: list[int] = []
     for match in _BRACE.finditer(text, min(openings)):
         if match.group() == "{":
@@ -35,14 +37,10 @@ def boxes(text: str) -> list[tuple[int, int, str]]:
         elif match.group() == "}" and stack:
             brace = stack.pop()
             if brace in openings:
-                found.append((openings[brace], match.end(), text[brace + 1 : match.start()]))
-    # A box inside a box is part of the outer one, which closes later.
-    outer: list[tuple[int, int, str]] = []
-    for box in found:
-        while outer and outer[-1][0] > box[0]:
-            outer.pop()
-        outer.append(box)
-    return outer
+                while outer and outer[-1][1] > brace:  # boxes inside this one
+                    outer.pop()
+                outer.append((openings[brace], brace, match.end()))
+    return [(start, end, text[brace + 1 : end - 1]) for start, brace, end in outer]
 
 
 def joined(between: str) -> bool:

@@ -5,6 +5,7 @@ from functools import lru_cache
 from offline_rlvr.verifier.answers import scalars
 from offline_rlvr.verifier.answers.compare import same
 from offline_rlvr.verifier.answers.latex import clean
+from offline_rlvr.verifier.answers.literals import literal
 from offline_rlvr.verifier.answers.nodes import (
     BaseNumber,
     Malformed,
@@ -37,7 +38,7 @@ class Judge:
             return ["gold_unparseable", f"the gold answer {gold[:200]!r} {reason}"]
         if answer is None:
             return ["no_answer", ""]
-        if len(answer) > max(self.max_answer_chars, 2 * len(gold)):
+        if len(answer) > max(self.max_answer_chars, 2 * len(gold)) and literal(answer) is None:
             return ["incorrect", "too long"]
         try:
             text = clean(answer)

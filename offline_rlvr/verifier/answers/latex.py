@@ -19,7 +19,7 @@ _SIZES = re.compile(
 _STYLE = re.compile(
     r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|rm|bf|it|tt)(?![a-zA-Z])"
 )
-_DELIMITERS = re.compile(r"\\[()\[\]](?![a-zA-Z])|(?<!\\)\$")
+_DELIMITERS = re.compile(r"\\[()\[\]]|(?<!\\)\$")
 _WORD_BOX = re.compile(
     r"\\(?:text(?:bf|it|rm|normal|sf|tt|up)?|mbox|mathrm|mathbf|mathit|operatorname\*?|mathsf)\s*\{"
 )
@@ -70,7 +70,7 @@ def clean(text: str) -> str:
     text = text.replace(r"\\", r"\newrow " if r"\begin" in text else "\\")  # doubled by escaping
     text = _DIGIT_GAP.sub("", text)
     text = text.replace(r"\$", r"\usd ")
-    text = _DELIMITERS.sub(" ", text) if not text.startswith(r"\[") else text.replace("$", " ")
+    text = _DELIMITERS.sub(" ", text)
     text = _STYLE.sub(" ", text)
     text = _SIZES.sub("", text)
     text = _SPACING.sub(" ", text)

@@ -91,7 +91,9 @@ def same_literal(a: Literal, b: Literal) -> bool:
     if a.value == b.value:
         return True
     coarse = max((x for x in (a, b) if x.step is not None), key=lambda x: x.step or 0, default=None)
-    return coarse is not None and approximates(abs(a.value - b.value), abs(a.value), coarse)
+    return coarse is not None and approximates(
+        abs(a.value - b.value), max(abs(a.value), abs(b.value)), coarse
+    )
 
 
 def approximates(distance: Fraction, size: Fraction, decimal: Literal) -> bool:

@@ -63,7 +63,23 @@ _ANY_UNIT = frozenset(
 
 _UNIT_TEXT = re.compile(r"[a-zA-Z][a-zA-Z .\-/^23]{0,60}")
 _NOT_UNITS = frozenset(
-    "or and not if is maybe possibly else than for all except no none undefined".split()
+    [
+        "or",
+        "and",
+        "not",
+        "if",
+        "is",
+        "maybe",
+        "possibly",
+        "else",
+        "than",
+        "for",
+        "all",
+        "except",
+        "no",
+        "none",
+        "undefined",
+    ]
 )
 _PLAIN_TAIL = re.compile(
     r"(.*[\d})])\s*((?:[a-zA-Z]{2,}|[gmhl])(?:[ /][a-zA-Z]+){0,3}(?:\^\{?[23]\}?)?)"

@@ -15,7 +15,8 @@ from typing import Any
 
 from offline_rlvr.verifier.sandbox import wire
 
-MODULE = "offline_rlvr.verifier.sandbox.worker"
+#: Not `-m`: run as `__main__` the module would exist twice, and so would its exception classes.
+PROGRAM = "from offline_rlvr.verifier.sandbox.worker import main; main()"
 #: Environment variables a worker may see; everything else (tokens, keys) does not exist in it.
 ALLOWED_ENV = (
     "PATH",
@@ -56,7 +57,7 @@ class WorkerProcess:
         self._scratch = tempfile.mkdtemp(prefix="offline-rlvr-verifier-")
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", MODULE],
+                [sys.executable, "-c", PROGRAM],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

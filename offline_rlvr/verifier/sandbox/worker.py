@@ -1,4 +1,4 @@
-"""The child side: `python -m offline_rlvr.verifier.sandbox.worker`, started by the supervisor only.
+"""The child side, a fresh interpreter that runs `main`; started by the supervisor only.
 
 Reads one init message and then tasks from its standard input, answers on what was its standard
 output.
@@ -119,7 +119,3 @@ def lower(which: int, value: int) -> None:
     hard = resource.getrlimit(which)[1]
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(which, (value, value))
-
-
-if __name__ == "__main__":
-    main()

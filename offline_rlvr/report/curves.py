@@ -79,7 +79,7 @@ def draw_drift(ax: Axes, run: RunFolder) -> None:
         if floor is not None and floor > 0:
             style.level(ax, floor, "noise floor", style.BLACK)
         style.log_axis(ax)
-        ax.legend(loc="best")
+        style.legend_on_top(ax)
 
 
 def draw_ess(ax: Axes, run: RunFolder) -> None:
@@ -114,7 +114,7 @@ def lines(run: RunFolder, wanted: Lines, *, log: bool) -> style.Draw:
         if drawn and log:
             style.log_axis(ax)
         if drawn > 1:
-            ax.legend()
+            style.legend_on_top(ax)
 
     return draw
 

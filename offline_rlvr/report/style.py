@@ -102,6 +102,16 @@ def log_axis(ax: Axes) -> None:
     ax.yaxis.set_minor_locator(NullLocator())
 
 
+def legend_on_top(ax: Axes) -> None:
+    """A legend in room of its own above the curves, where it covers neither them nor a level."""
+    low, high = ax.get_ylim()
+    if ax.get_yscale() == "log":
+        ax.set_ylim(low, high * (high / low) ** 0.3)
+    else:
+        ax.set_ylim(low, high + 0.3 * (high - low))
+    ax.legend(loc="upper left")
+
+
 def level(ax: Axes, value: float, text: str, color: str, *, below: bool = False) -> None:
     """A dotted horizontal line that says what it is."""
     ax.axhline(value, color=color, linestyle=":", linewidth=1.5)

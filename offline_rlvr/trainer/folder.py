@@ -25,6 +25,8 @@ MAY_CHANGE = {
     "model.device",
     "logger",
 }
+#: Parts of `run.json` that a run cannot be continued without.
+REQUIRED = {"plan", "pool", "settings", "sampling"}
 #: What a start that was killed before `run.json` may leave behind.
 UNFINISHED = {"plan.parquet", "config.yaml", "checkpoints"}
 RECORDED_VERSIONS = (
@@ -111,7 +113,8 @@ class RunFolder:
         """
         try:
             facts = json.loads((path / "run.json").read_text(encoding="utf-8"))
-            facts["plan"], facts["pool"], facts["settings"]
+            if missing := REQUIRED - facts.keys():
+                raise KeyError(f"no {', '.join(sorted(missing))}")
         except FileNotFoundError as error:
             raise DataError(f"{path} is not a run: it has no run.json", hint="`ls runs`") from error
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from offline_rlvr.batch import PoolBatch, TokenBatch
 from offline_rlvr.config.schema import Train
-from offline_rlvr.diagnostics import EssWindow, UpdateDiagnostics, probe_metrics, response_record
+from offline_rlvr.diagnostics.responses import response_record
+from offline_rlvr.diagnostics.update import UpdateDiagnostics, probe_metrics
+from offline_rlvr.diagnostics.window import EssWindow
 from offline_rlvr.errors import DataError, IncompatibleError, QualityGateError
 from offline_rlvr.objectives import Objective
 from offline_rlvr.policy import Policy, load_weights, micro_batches
@@ -34,8 +36,6 @@ class OfflineModule(pl.LightningModule):
         record: Receives each applied update.
     """
 
-    automatic_optimization = False
-
     def __init__(
         self,
         policy: Policy,
@@ -47,6 +47,7 @@ class OfflineModule(pl.LightningModule):
         record: Callable[[UpdateResult], None],
     ):
         super().__init__()
+        self.automatic_optimization = False
         self.policy = policy
         self.objective = objective
         self.train_config = train
@@ -187,7 +188,8 @@ class OfflineModule(pl.LightningModule):
             raise IncompatibleError(
                 f"the untouched policy differs from the pool's stored log-probs by "
                 f"{self.noise_floor:.3f} nats per token; at most {allowed} is allowed "
-                "(train.max_noise_floor). Model, tokenizer, template or temperature are not those that built the pool",
+                "(train.max_noise_floor). Model, tokenizer, template or temperature are not those "
+                "that built the pool",
                 hint="`offline-rlvr pool stats` shows what built it; nothing was trained",
             )
 

@@ -59,7 +59,7 @@ def set_up(config: Config, pool_path: Path) -> Setup:
     _check_identity(config, pool)
     training_ids, probe_ids = selection.training(pool, probe_groups=config.pool.probe_groups)
     plan = make_plan(
-        training_ids,
+        training_ids.tolist(),
         pool_hash=pool.hash,
         seed=config.train.seed,
         groups_per_update=config.train.groups_per_update,

@@ -18,7 +18,7 @@ def acts():
     os.environ["SECRET_TOKEN"] = "hunter2"
     try:
         with load(
-            "function", path=f"{REWARDS}:act", workers=2, timeout_s=1.0, memory_gib=0.5
+            "function", path=f"{REWARDS}:act", workers=2, timeout_s=1.5, memory_gib=0.25
         ) as running:
             yield running
     finally:
@@ -110,6 +110,9 @@ def test_processes_and_scratch_are_gone_after_close(tmp_path, monkeypatch):
         assert len(list(tmp_path.glob("offline-rlvr-verifier-*"))) == len(pids) == 2
     assert not any(alive(pid) for pid in pids)
     assert list(tmp_path.glob("offline-rlvr-verifier-*")) == []
+    end = time.monotonic() + 5  # SIGKILL is sent; dying takes a moment
+    while processes_mentioning(str(marker)) and time.monotonic() < end:
+        time.sleep(0.05)
     assert processes_mentioning(str(marker)) == []
 
 

@@ -95,6 +95,14 @@ def group_ids_of(snapshot: Snapshot, verifier_id: str | None) -> np.ndarray:
     return ids
 
 
+def locate(ascending: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Position of each wanted id in ascending ids, and whether it is there: O(wanted log ids)."""
+    at = np.searchsorted(ascending, wanted)
+    if not len(ascending):
+        return at, np.zeros(len(wanted), bool)
+    return at, ascending[np.minimum(at, len(ascending) - 1)] == wanted
+
+
 def _samples_blocks(snapshot: Snapshot, entry: FileEntry, number: int) -> Iterator[tuple]:
     k = snapshot.group_size
     names = ["group_id", "prompt_length", "response_lengths", "finish_reason"]
@@ -130,12 +138,11 @@ def _grades(
             continue
         for source, table in tables(snapshot, entry, ["group_id", "rewards", "statuses"]):
             ids = source.group_ids(table)
-            known = np.isin(ids, group_ids)
+            at, known = locate(group_ids, ids)
             if not known.all():
                 row = int(known.argmin())
                 raise DataError(f"{source.row(row)}: group {ids[row]} is not in samples")
             graded.append(ids)
-            at = np.searchsorted(group_ids, ids)
             rewards[at], statuses[at] = _verdicts(source, table, k)
     _refuse_repeated(np.sort(np.concatenate(graded)), f"grades/{verifier_id}")
     return rewards, statuses

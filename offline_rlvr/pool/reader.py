@@ -10,7 +10,7 @@ import numpy as np
 from offline_rlvr.errors import ConfigError, DataError
 from offline_rlvr.pool.blocks import Block, GroupArrays
 from offline_rlvr.pool.decode import decode, row_group_sources, tables
-from offline_rlvr.pool.index import STATUS_NAMES, PoolIndex, build_index
+from offline_rlvr.pool.index import STATUS_NAMES, PoolIndex, build_index, locate
 from offline_rlvr.pool.snapshot import Check, Snapshot, open_part, take_snapshot
 
 #: Decoded row groups kept for the next read.
@@ -117,10 +117,10 @@ class Pool:
             DataError: A group is not in the pool.
         """
         wanted = np.asarray(group_ids, np.int64)
-        known = np.isin(wanted, self.index.group_ids)
+        at, known = locate(self.index.group_ids, wanted)
         if not known.all():
             raise DataError(f"group {wanted[known.argmin()]} is not in {self.path}")
-        return np.searchsorted(self.index.group_ids, wanted)
+        return at
 
     def read(self, group_ids: Sequence[int] | np.ndarray) -> list[GroupArrays]:
         """Groups by id, in the order asked.

@@ -11,7 +11,7 @@ from offline_rlvr.errors import ConfigError, DataError, ResourceError
 from offline_rlvr.pool.card import render
 from offline_rlvr.pool.commits import COMMIT_FOLDER, Commit, FileEntry, Logged, seal, sha256
 from offline_rlvr.pool.durable import make_folder, write_file
-from offline_rlvr.pool.index import group_ids_of
+from offline_rlvr.pool.index import group_ids_of, locate
 from offline_rlvr.pool.lock import WriterLock
 from offline_rlvr.pool.opening import check_verifier_id, plain_identity, prepare, refuse_foreign
 from offline_rlvr.pool.reader import Pool
@@ -195,7 +195,7 @@ class PoolWriter:
             )
 
     def _refuse_repeated(self, ids: np.ndarray) -> None:
-        repeated = ids[:-1][ids[1:] == ids[:-1]].tolist() + ids[np.isin(ids, self._ids)].tolist()
+        repeated = ids[:-1][ids[1:] == ids[:-1]].tolist() + ids[locate(self._ids, ids)[1]].tolist()
         if repeated:
             raise DataError(f"group {repeated[0]} is in {self.path} already, or given twice")
 

@@ -65,9 +65,10 @@ def test_full_weights_round_trip(tied, tmp_path, make_model, make_batch, tokeniz
     assert "shared_prefix" not in (tmp_path / "saved/config.json").read_text()
 
 
-def test_lora_round_trip(tmp_path, base, make_batch, tokenizer):
+def test_lora_round_trip(tmp_path, base, make_batch, tokenizer, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a relative name is recorded as a path that works from anywhere
     policy = load_policy(
-        base, lora={"rank": 3, "alpha": 6, "target_modules": ["q_proj", "up_proj"]}
+        "base", lora={"rank": 3, "alpha": 6, "target_modules": ["q_proj", "up_proj"]}
     )
     disturb(policy)
     batch = make_batch()
@@ -93,7 +94,7 @@ def test_lora_round_trip(tmp_path, base, make_batch, tokenizer):
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_every_adapter_gets_its_gradient(checkpointing, base, make_batch, plain_scores):
     batch = make_batch(g=2, k=2)
-    policy = load_policy(base, lora={"rank": 2}, gradient_checkpointing=checkpointing)
+    policy = load_policy("base", lora={"rank": 2}, gradient_checkpointing=checkpointing)
     disturb(policy)
     calls = []
     policy.causal_lm.model.layers[0].self_attn.register_forward_hook(lambda *_: calls.append(1))

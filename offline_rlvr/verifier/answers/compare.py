@@ -16,6 +16,7 @@ from offline_rlvr.verifier.answers.nodes import (
     Seq,
     SetOp,
     Words,
+    is_inequality,
 )
 from offline_rlvr.verifier.answers.scalars import is_symbol, same_scalar, value
 
@@ -29,13 +30,13 @@ def same(gold: Node, answer: Node) -> bool:
     Raises:
         Malformed: A scalar cannot be read. Undecided: equality could not be settled.
     """
-    gold, answer = _assigned_list(gold), _assigned_list(answer)
+    gold, answer = (_without_approximation(_assigned_list(node)) for node in (gold, answer))
     if isinstance(gold, Relation) and isinstance(answer, Relation):
         return _same_relation(gold, answer)
-    if isinstance(answer, Relation) and not _is_order(answer):
+    if isinstance(answer, Relation) and not is_inequality(answer):
         inner = _value_of(answer)
         return inner is not None and same(gold, inner)
-    if isinstance(gold, Relation) and not _is_order(gold):
+    if isinstance(gold, Relation) and not is_inequality(gold):
         inner = _value_of(gold)
         return inner is not None and same(inner, answer)
     if isinstance(gold, Words) or isinstance(answer, Words):
@@ -55,10 +56,6 @@ def same(gold: Node, answer: Node) -> bool:
     return _same_spans(gold, answer)
 
 
-def _is_order(node: Relation) -> bool:
-    return any(op not in ("=", "\\in") for op in node.operators)
-
-
 def _value_of(relation: Relation) -> Node | None:
     r"""The value that `x = 7`, `f(2) = 7`, `x \in (1,2)` or `3+4 = 7` gives, else None."""
     parts = list(relation.parts)
@@ -70,6 +67,21 @@ def _value_of(relation: Relation) -> Node | None:
         parts = parts[1:]
     last = parts[-1]
     return last if all(same(part, last) for part in parts[:-1]) else None
+
+
+def _without_approximation(node: Node) -> Node:
+    r"""`\sqrt{2} \approx 1.414` is the square root of 2 if that is roughly true; else unchanged."""
+    if not isinstance(node, Relation) or "\\approx" not in node.operators:
+        return node
+    cut = node.operators.index("\\approx")
+    exact, rough = node.parts[cut], node.parts[cut + 1 :]
+    if not isinstance(exact, Scalar) or not all(isinstance(r, Scalar) for r in rough):
+        return node
+    if _is_name(exact) and len(rough) == 1:
+        return Relation((*node.operators[:cut], "="), node.parts)
+    if not all(numeric.roughly(value(exact), value(r)) for r in rough if isinstance(r, Scalar)):
+        return node
+    return Relation(node.operators[:cut], node.parts[: cut + 1]) if cut else exact
 
 
 def _is_name(node: Node) -> bool:
@@ -99,8 +111,8 @@ def _assigned_list(node: Node) -> Node:
 
 
 def _same_relation(gold: Relation, answer: Relation) -> bool:
-    if _is_order(gold) or _is_order(answer):
-        if not (_is_order(gold) and _is_order(answer)):
+    if is_inequality(gold) or is_inequality(answer):
+        if not (is_inequality(gold) and is_inequality(answer)):
             return _same_spans(gold, answer)
         return _same_spans(gold, answer) or _same_inequality(gold, answer)
     if "\\in" in gold.operators + answer.operators or len(gold.parts) + len(answer.parts) > 4:

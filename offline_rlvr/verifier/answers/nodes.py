@@ -42,7 +42,7 @@ class SetOp:
 
 @dataclass(frozen=True)
 class Relation:
-    r"""`parts[0] ops[0] parts[1] ...` with `=`, `<`, `>`, `\le`, `\ge`, `\ne`, `\in`."""
+    r"""`parts[0] ops[0] parts[1] ...` with `=`, `<`, `>`, `\le`, `\ge`, `\ne`, `\in`, `\approx`."""
 
     operators: tuple[str, ...]
     parts: tuple["Node", ...]
@@ -83,4 +83,6 @@ Node = Scalar | Words | Seq | SetOp | Relation | Either | MatrixNode | Ratio | B
 
 def is_inequality(node: Node) -> bool:
     """True for a relation with an order sign or `\\ne`."""
-    return isinstance(node, Relation) and any(op not in ("=", "\\in") for op in node.operators)
+    return isinstance(node, Relation) and any(
+        op not in ("=", "\\in", "\\approx") for op in node.operators
+    )

@@ -23,6 +23,8 @@ BASE_DIGITS = 60
 MAX_DIGITS = 4000
 #: Guard digits lost to rounding.
 GUARD = 20
+#: What may stand behind an "approximately equal" sign: log10 of 1 %.
+ROUGH = -2.0
 #: Two precisions that agree to this relative size settle a value; a larger gap settles a
 #: difference.
 STABLE = -30.0
@@ -102,6 +104,14 @@ def real_close(expr: sympy.Expr, decimal: Literal) -> bool:
         return False
     exact = Fraction(str(CONTEXT.nstr(CONTEXT.re(x), 50)))
     return approximates(abs(exact - decimal.value), abs(exact), decimal)
+
+
+def roughly(exact: sympy.Expr, rounded: sympy.Expr) -> bool:
+    """True when two constants differ by at most 1 %."""
+    if free_names(exact) or free_names(rounded):
+        return False
+    x, y, _ = _both(exact, rounded, BASE_DIGITS, {})
+    return x is not None and y is not None and _gap(x, y) <= ROUGH
 
 
 def _coordinate(rng: random.Random, attempt: int) -> Fraction:

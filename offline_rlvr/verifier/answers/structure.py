@@ -159,8 +159,7 @@ def _single(text: str, depth: int) -> Node:
         return _matrix(match.group(2), depth)
     parts, between = split(text, _RELATIONS)
     if between:
-        ops = tuple("=" if op == "\\approx" else op for op in between)
-        return Relation(ops, tuple(parse(p, depth=depth + 1) for p in parts))
+        return Relation(tuple(between), tuple(parse(p, depth=depth + 1) for p in parts))
     for operator in ("\\cup", "\\cap", "\\setminus"):
         names = (operator, "\\backslash") if operator == "\\setminus" else (operator,)
         parts, between = split(text, names)

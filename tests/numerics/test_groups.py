@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offline_rlvr.numerics.groups import (
@@ -27,6 +27,7 @@ def test_one_right_of_four():
     assert float(group_mean(r)) == 0.25
 
 
+@settings(deadline=None)
 @given(st.floats(-1e3, 1e3), st.integers(2, 9))
 def test_agreement_is_exactly_zero(value, size):
     r = row(*[value] * size)
@@ -40,6 +41,7 @@ def test_a_naive_mean_would_not_be_zero():
     assert not centered(r).any()
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-10, 10), min_size=2, max_size=8))
 def test_leave_one_out_equals_the_slow_loop(values):
     slow = [v - sum(values[:i] + values[i + 1 :]) / (len(values) - 1) for i, v in enumerate(values)]

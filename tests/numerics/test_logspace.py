@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offline_rlvr.numerics.logspace import (
@@ -21,12 +21,14 @@ def vector(values):
     return torch.tensor(values, dtype=torch.float64)
 
 
+@settings(deadline=None)
 @given(logs)
 def test_log_mean_exp_equals_the_slow_definition(values):
     slow = math.log(math.fsum(map(math.exp, values)) / len(values))
     assert float(log_mean_exp(vector(values))) == pytest.approx(slow, abs=1e-12)
 
 
+@settings(deadline=None)
 @given(logs, st.floats(-1e5, 1e5))
 def test_gap_is_not_negative_and_blind_to_a_shift(values, shift):
     gap = float(log_mean_exp_gap(vector(values)))
@@ -55,6 +57,7 @@ def test_softmax_among():
     assert softmax_weights(vector([1e4, 0.0])).tolist() == [1.0, 0.0]
 
 
+@settings(deadline=None)
 @given(logs)
 def test_ess_equals_the_slow_definition_and_stays_in_its_range(values):
     w = [math.exp(v) for v in values]
@@ -71,6 +74,7 @@ def test_ess_by_hand_and_far_beyond_overflow():
     assert LogWeights.of(vector([-2.0] * 5)).ess == pytest.approx(1.0)
 
 
+@settings(deadline=None)
 @given(logs, logs)
 def test_weights_of_two_batches_pool(first, second):
     pooled = LogWeights.of(vector(first)) + LogWeights.of(vector(second))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offline_rlvr.batch import TokenBatch, Totals
@@ -41,6 +41,7 @@ def test_zero_exactly_when_adjusted_rewards_agree():
     assert apart > 1e-4
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.floats(-20, 20), min_size=2, max_size=8),
     st.floats(1e-3, 10),
@@ -53,12 +54,14 @@ def test_never_negative_and_coefficients_sum_to_zero(deltas, beta, random):
     assert abs(float(c.sum())) < 1e-9
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-5, 5), min_size=2, max_size=8))
 def test_a_lone_right_response_is_never_pushed_down(deltas):
     c, _ = group(deltas, [1.0] + [0.0] * (len(deltas) - 1), SMALL_BETA)
     assert c[0] >= 0
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-3, 3), min_size=4, max_size=8), st.data())
 def test_when_a_right_response_is_pushed_down(deltas, data):
     m = len(deltas)

@@ -96,7 +96,11 @@ def start_script(tmp_path, ending):
     path = tmp_path / "no guard.py"
     path.write_text(SCRIPT + ending)
     process = subprocess.Popen(
-        [sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},  # a killed caller leaves empty directories
     )
     assert process.stdout.readline() == "main\n"
     assert process.stdout.readline() == "['correct']\n"

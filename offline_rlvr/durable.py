@@ -1,85 +1,150 @@
-"""Files and folders that appear whole or not at all: write, fsync, rename, fsync the parent.
+"""Files that survive a crash: write < fsync < rename < fsync(directory).
 
-Everything that later work depends on (commits, plans, anchors, checkpoints, evaluations) goes
-through here.
+What the disk refuses becomes one kind of error that says what to do.
+
+A temporary sibling (`.tmp-NAME`) is all that a kill can leave behind; whoever opens the folder for
+writing next removes it.
 """
 
 import errno
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from offline_rlvr.errors import ResourceError
+from offline_rlvr.errors import DataError, ResourceError
 
-#: Suffix of work in progress; whatever carries it was never published and may be removed.
-PARTIAL = ".partial"
+TMP_PREFIX = ".tmp-"
+#: Bytes per write call.
+WRITE_CHUNK = 8 << 20
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS}
+#: What a file system without hard links (FAT, many network drives) answers to link().
+_NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Write `path` atomically and durably; an existing file is replaced only by a whole one.
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError of the block into a ResourceError that names `path` and what to do."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in _FULL:
+            message, hint = f"no space left while writing {path} ({reason})", "free some space"
+        elif error.errno in _READ_ONLY:
+            message = f"cannot write {path} ({reason})"
+            hint = "make the folder writable or choose another one"
+        else:
+            message, hint = f"writing {path} failed ({reason})", "check the disk"
+        hint += ", then type the same command again; everything committed so far is kept"
+        raise ResourceError(message, hint=hint) from error
+
+
+def write_file(path: Path, data: bytes | memoryview, *, replace: bool = False) -> None:
+    """Create `path` with `data`: once this returns, no crash can lose it.
+
+    Args:
+        path: The file to make; its folder exists.
+        data: The whole content.
+        replace: Atomically replace an existing file; otherwise an existing file is an error.
 
     Raises:
-        ResourceError: Disk full, read-only or another system error; `path` is as it was.
+        DataError: The file exists and `replace` is off.
+        ResourceError: The disk is full, read-only or failing. Nothing visible has changed, unless
+            the folder's own fsync failed: then the new file may or may not survive a crash.
     """
-    partial = path.with_name(path.name + PARTIAL)
-    try:
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(partial, path)
-        fsync_folder(path.parent)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise cannot_write(path, error) from error
+    temporary = path.with_name(TMP_PREFIX + path.name)
+    with writing(path):
+        _write_synced(temporary, memoryview(data))
+        if replace:
+            os.replace(temporary, path)
+        else:
+            _publish(temporary, path)
+        sync_folder(path.parent)
 
 
 def publish_folder(path: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a temporary sibling folder, make it durable, rename it to `path` (not there before).
+    """Make a folder with its content appear whole or not at all.
 
     Args:
-        path: The final folder.
-        fill: Writes the content into the folder it is given.
+        path: The folder to make; its parent exists.
+        fill: Writes the content into the folder it is given, a temporary sibling.
 
     Raises:
-        ResourceError: A system error; no `path` exists then.
+        DataError: `path` exists.
+        ResourceError: The system refused a write; there is no `path`.
     """
-    partial = path.with_name(path.name + PARTIAL)
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        fill(partial)
-        for file in sorted(partial.rglob("*")):
-            if file.is_dir():
-                fsync_folder(file)
-            else:
-                _fsync(file)
-        fsync_folder(partial)
-        os.rename(partial, path)
-        fsync_folder(path.parent)
-    except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise cannot_write(path, error) from error
+    temporary = path.with_name(TMP_PREFIX + path.name)
+    if path.exists():
+        raise DataError(f"{path} exists already")
+    with writing(path):
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        fill(temporary)
+        for entry in sorted(temporary.rglob("*")):
+            _sync(entry)
+        _sync(temporary)
+        os.rename(temporary, path)
+        sync_folder(path.parent)
 
 
-def fsync_folder(path: Path) -> None:
+def make_folder(path: Path) -> None:
+    """Create a folder and its parents, each entry durable before the next is made."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    with writing(path):
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            if not path.is_dir():
+                raise
+        sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
     """Make the names in a folder durable."""
-    _fsync(path)
+    _sync(path)
 
 
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        os.fsync(descriptor)
     finally:
-        os.close(handle)
+        os.close(descriptor)
 
 
-def cannot_write(path: Path, error: OSError) -> ResourceError:
-    """The error a user should see when the system refused a write."""
-    reason = error.strerror or str(error)
-    hint = "check permissions of the folder, then type the same command again"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        hint = "free some disk space, then type the same command again; what was committed is kept"
-    return ResourceError(f"cannot write {path}: {reason}", hint=hint)
+def _write_synced(path: Path, data: memoryview) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        while data:
+            data = data[os.write(descriptor, data[:WRITE_CHUNK]) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _publish(temporary: Path, path: Path) -> None:
+    """Give the file its name, unless that name is taken (link refuses that, rename would not)."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise DataError(
+            f"{path} exists already; another program wrote into this folder",
+            hint="end that program, then type the same command again",
+        ) from None
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
+        # The caller holds the folder's lock, so nobody can take the name between the test and the
+        # rename.
+        if os.path.lexists(path):
+            raise DataError(f"{path} exists already") from None
+        os.rename(temporary, path)
+    else:
+        os.unlink(temporary)

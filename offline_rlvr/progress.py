@@ -19,7 +19,7 @@ class Progress:
 
     def __init__(self, label: str, total: int, unit: str):
         self.label, self.total, self.unit = label, total, unit
-        self.done = 0
+        self.done = self._told = 0
         self._started = time.monotonic()
         self._said = self._started
         self._bar = None
@@ -52,7 +52,7 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
-        elif kind is None and self.done:
+        elif kind is None and self.done and self.done != self._told:
             self._say("")
 
     def update(self, done: int, note: str = "") -> None:
@@ -64,7 +64,7 @@ class Progress:
             self._say(note)
 
     def _say(self, note: str) -> None:
-        self._said = time.monotonic()
+        self._said, self._told = time.monotonic(), self.done
         spent = self._said - self._started
         left = spent * (self.total - self.done) / self.done if self.done else float("nan")
         eta = f", about {left:.0f} s left" if 0 < self.done < self.total else f" in {spent:.0f} s"

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from offline_rlvr.durable import replace_file
+from offline_rlvr.durable import write_file
 from offline_rlvr.errors import DataError
 from offline_rlvr.evaluation.records import Evaluation
 
@@ -60,7 +60,7 @@ def write_evaluation(path: Path, evaluation: Evaluation) -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, sink.getvalue().to_pybytes())
+    write_file(path, sink.getvalue().to_pybytes(), replace=True)
 
 
 def read_evaluation(path: Path) -> Evaluation:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from offline_rlvr.durable import TMP_PREFIX, make_folder, sync_folder, write_file, writing
 from offline_rlvr.errors import ConfigError, DataError, IncompatibleError
 from offline_rlvr.pool.commits import COMMIT_FOLDER, VERIFIER_ID, seal
-from offline_rlvr.pool.durable import TMP_PREFIX, make_folder, sync_folder, write_file, writing
 from offline_rlvr.pool.schema import SCHEMA_VERSION
 from offline_rlvr.pool.snapshot import (
     IDENTITY_NAME,

@@ -7,12 +7,12 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
+from offline_rlvr.durable import make_folder, write_file
 from offline_rlvr.errors import ConfigError, DataError, ResourceError
+from offline_rlvr.lock import WriterLock
 from offline_rlvr.pool.card import render
 from offline_rlvr.pool.commits import COMMIT_FOLDER, Commit, FileEntry, Logged, seal, sha256
-from offline_rlvr.pool.durable import make_folder, write_file
 from offline_rlvr.pool.index import group_ids_of, locate
-from offline_rlvr.pool.lock import WriterLock
 from offline_rlvr.pool.opening import check_verifier_id, plain_identity, prepare, refuse_foreign
 from offline_rlvr.pool.reader import Pool
 from offline_rlvr.pool.rows import grades_table, samples_table

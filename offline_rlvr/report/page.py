@@ -7,7 +7,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from offline_rlvr.durable import replace_file
+from offline_rlvr.durable import write_file
 from offline_rlvr.report import figures, tables
 from offline_rlvr.report.definitions import definitions_of
 from offline_rlvr.report.examples import choose
@@ -34,7 +34,7 @@ def render_report(run_dir: Path) -> Path:
     """
     run = read_run(run_dir)
     path = run_dir / FILE_NAME
-    replace_file(path, page(run).encode("utf-8"))
+    write_file(path, page(run).encode("utf-8"), replace=True)
     return path
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from offline_rlvr.durable import replace_file
+from offline_rlvr.durable import write_file
 from offline_rlvr.errors import DataError
 
 Row = dict[str, Any]
@@ -54,7 +54,9 @@ class Journal:
             aside = Journal(discarded)
             for row in late:
                 aside.append(row)
-        replace_file(self.path, "".join(json.dumps(row) + "\n" for row in kept).encode())
+        write_file(
+            self.path, "".join(json.dumps(row) + "\n" for row in kept).encode(), replace=True
+        )
         return len(late)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from offline_rlvr.durable import replace_file
+from offline_rlvr.durable import write_file
 from offline_rlvr.errors import ConfigError, DataError
 
 PLAN_SCHEMA = pa.schema(
@@ -68,7 +68,7 @@ class Plan:
         ).replace_schema_metadata({"groups_per_update": str(self.groups_per_update)})
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink)
-        replace_file(path, sink.getvalue().to_pybytes())
+        write_file(path, sink.getvalue().to_pybytes(), replace=True)
 
     @classmethod
     def load(cls, path: Path) -> "Plan":

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from offline_rlvr.durable import replace_file
+from offline_rlvr.durable import write_file
 from offline_rlvr.errors import DataError
 
 #: Scores one update's minibatch without gradient: update -> [G, K, T] log-probs.
@@ -67,7 +67,7 @@ class Anchor:
         data = save({f"{number:06d}": value.contiguous() for number, value in self._table.items()})
         self._digest = hashlib.sha256(data).hexdigest()
         self.folder.mkdir(parents=True, exist_ok=True)
-        replace_file(self._path(window.start), data)
+        write_file(self._path(window.start), data, replace=True)
 
     def logprobs(self, update: int) -> Float[Tensor, "G K T"]:
         """The anchor's log-probs of this update's minibatch, float32 on the CPU."""

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from lightning.pytorch.plugins.io import CheckpointIO
 
-from offline_rlvr.durable import publish_folder
+from offline_rlvr.durable import TMP_PREFIX, publish_folder
 from offline_rlvr.errors import DataError, OfflineRlvrError
 
 MANIFEST = "MANIFEST.json"
@@ -114,6 +114,8 @@ def newest(checkpoints: Path, say: Callable[[str], None]) -> Path | None:
         checkpoints: The run's `checkpoints` folder.
         say: Receives a line for each damaged checkpoint.
     """
+    for leftover in checkpoints.glob(f"{TMP_PREFIX}*"):  # of a save that was killed
+        shutil.rmtree(leftover)
     for folder in sorted(checkpoints.glob("update-??????"), reverse=True):
         try:
             verify(folder)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from offline_rlvr.config import Config
-from offline_rlvr.durable import replace_file
+from offline_rlvr.durable import write_file
 from offline_rlvr.errors import DataError, IncompatibleError
 from offline_rlvr.generation import Sampling
 from offline_rlvr.pool import Pool
@@ -99,9 +99,9 @@ class RunFolder:
         }
         (path / "checkpoints").mkdir(parents=True, exist_ok=True)
         plan.save(path / "plan.parquet")
-        replace_file(path / "config.yaml", config.to_yaml().encode())
+        write_file(path / "config.yaml", config.to_yaml().encode(), replace=True)
         # Last: a folder with run.json is a run.
-        replace_file(path / "run.json", (json.dumps(facts, indent=1) + "\n").encode())
+        write_file(path / "run.json", (json.dumps(facts, indent=1) + "\n").encode(), replace=True)
         return cls(path, facts)
 
     @classmethod

@@ -14,8 +14,9 @@ from offline_rlvr.diagnostics.responses import response_record
 from offline_rlvr.diagnostics.update import UpdateDiagnostics, probe_metrics
 from offline_rlvr.diagnostics.window import EssWindow
 from offline_rlvr.errors import DataError, IncompatibleError, QualityGateError
-from offline_rlvr.objectives import Objective
-from offline_rlvr.policy import Policy, load_weights, micro_batches
+from offline_rlvr.objectives.interface import Objective
+from offline_rlvr.policy import Policy, micro_batches
+from offline_rlvr.policy.load import load_weights
 from offline_rlvr.stream import UpdateData
 from offline_rlvr.trainer.anchors import Anchor
 from offline_rlvr.trainer.checkpoints import STATE
@@ -88,7 +89,8 @@ class OfflineModule(pl.LightningModule):
         optimizer.zero_grad(set_to_none=True)
         loss, diagnostics, records = self._accumulate(update, groups)
         norm = self._clip_gradients()
-        self._refuse_non_finite(update, groups, loss, norm)
+        self._require_finite(update, groups, "loss", loss)
+        self._require_finite(update, groups, "gradient norm", norm)
         metrics = diagnostics.result(window=self.ess_window, grad_norm=float(norm))
         self._check_first_update(update, metrics)
         metrics["train/loss"] = float(loss)
@@ -115,6 +117,7 @@ class OfflineModule(pl.LightningModule):
         for rows in self._rows(groups):
             part = groups.select(rows)
             scores = self.policy.score(part, entropy=entropy)
+            self._require_finite(update, part, "policy log-probs", scores.logprobs.detach())
             tokens = TokenBatch(
                 scores.logprobs,
                 part.behavior_logprobs,
@@ -165,14 +168,12 @@ class OfflineModule(pl.LightningModule):
         tokens = TokenBatch(scored, probe.behavior_logprobs, probe.rewards, probe.response_mask)
         return probe_metrics([tokens])
 
-    def _refuse_non_finite(
-        self, update: int, groups: PoolBatch, loss: Tensor, norm: Tensor
-    ) -> None:
-        if torch.isfinite(loss) and torch.isfinite(norm):
+    def _require_finite(self, update: int, groups: PoolBatch, what: str, value: Tensor) -> None:
+        if torch.isfinite(value).all():
             return
         raise QualityGateError(
-            f"update {update}: loss {float(loss)} and gradient norm {float(norm)} are not both "
-            f"finite; no step was taken. Its groups: {groups.group_ids.tolist()}",
+            f"update {update}: the {what} is not finite; no step was taken. "
+            f"Groups: {groups.group_ids.tolist()}",
             hint="look at them with `offline-rlvr pool show`; lower train.learning_rate, or see "
             "whether the policy has drifted too far (drift/abs_log_ratio)",
         )

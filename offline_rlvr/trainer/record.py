@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
-from offline_rlvr.durable import replace_file
+from offline_rlvr.durable import write_file
 from offline_rlvr.stream import Journal
 
 #: (group ids [G], name -> [G, K]) of one micro-batch.
@@ -108,7 +108,7 @@ class Recorder:
         table = pa.Table.from_pylist(self._pending, schema=RESPONSE_SCHEMA)
         pq.write_table(table, sink, compression="zstd")
         path = self.responses / f"updates-{first:06d}-{last:06d}.parquet"
-        replace_file(path, sink.getvalue().to_pybytes())
+        write_file(path, sink.getvalue().to_pybytes(), replace=True)
         self._pending = []
 
 

@@ -12,16 +12,17 @@ from transformers import PreTrainedTokenizerBase
 
 from offline_rlvr import objectives, verifier
 from offline_rlvr.config import Config
+from offline_rlvr.durable import make_folder
 from offline_rlvr.errors import IncompatibleError, Interrupted
 from offline_rlvr.evaluation import evaluation_path, write_evaluation
 from offline_rlvr.evaluation.run import Evaluator
 from offline_rlvr.generation.pretrained import fingerprint, load_tokenizer
 from offline_rlvr.generation.sampling import Sampling
-from offline_rlvr.objectives import Objective
-from offline_rlvr.policy import Policy, load_policy, save_policy
+from offline_rlvr.lock import WriterLock
+from offline_rlvr.objectives.interface import Objective
+from offline_rlvr.policy import Policy
+from offline_rlvr.policy.load import load_policy, save_policy
 from offline_rlvr.pool import Pool, selection
-from offline_rlvr.pool.durable import make_folder
-from offline_rlvr.pool.lock import WriterLock
 from offline_rlvr.progress import Progress
 from offline_rlvr.stream import Plan, PoolData, UpdateData, check_ledger, collate, make_plan
 from offline_rlvr.trainer import checkpoints
@@ -218,6 +219,8 @@ def _lightning(
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     # Reading is far faster than training, and workers would prefetch past the cursor.
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    # Lightning 2.6 with torch 2.13; nothing a user could do.
+    warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.*")
     device = next(policy.parameters()).device
     return pl.Trainer(
         accelerator="gpu" if device.type == "cuda" else "cpu",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from offline_rlvr.durable import writing
 from offline_rlvr.errors import BusyError
-from offline_rlvr.pool.durable import writing
 
 LOCK_NAME = ".lock"
 #: Beside the lock, because some versions of the lock library empty the lock file itself.

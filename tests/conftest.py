@@ -1,0 +1,91 @@
+"""What tests share: the command line, and one small real pool of the built-in model."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+REPOSITORY = pathlib.Path(__file__).parents[1]
+
+#: A job of a few seconds: 6 updates of 4 groups, two reference windows.
+SMALL_JOB = """
+problems: {name: arithmetic, count: 200, seed: 3}
+pool: {group_size: 4, mixed_groups: 24, chunk_groups: 16, probe_groups: 3}
+sampling: {max_new_tokens: 24}
+objective: {name: ggpo, beta: 1.0}
+reference: {refresh_every: 3}
+train:
+  groups_per_update: 4
+  max_updates: 6
+  learning_rate: 1e-4
+  micro_batch_tokens: 200
+  checkpoint_every: 2
+  probe_every: 1
+evaluation:
+  problems: {name: arithmetic, split: heldout, count: 5, seed: 1}
+  k: 4
+"""
+
+
+@pytest.fixture(scope="session")
+def small_job(tmp_path_factory):
+    """The config file of the small job."""
+    path = tmp_path_factory.mktemp("job") / "small job é.yaml"
+    path.write_text(SMALL_JOB)
+    return path
+
+
+@pytest.fixture(scope="session")
+def small_pool(small_job, tmp_path_factory):
+    """A pool of the small job, built once by the real builder. Read only: copy it to change it."""
+    from offline_rlvr.config import load_config
+    from offline_rlvr.pool.build import build_pool
+
+    path = tmp_path_factory.mktemp("pools") / "small pool é"
+    build_pool(load_config(small_job), path)
+    return path
+
+
+@pytest.fixture
+def own_pool(small_pool, tmp_path):
+    """A copy of the small pool to damage."""
+    return pathlib.Path(shutil.copytree(small_pool, tmp_path / "pool"))
+
+
+@pytest.fixture
+def start():
+    """Starts `offline-rlvr ...` in its own process, one thread and no hub; output in one stream."""
+    started = []
+
+    def run(*arguments, **options):
+        code = "from offline_rlvr.cli.main import main; main()"
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+            **options,
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def command(start):
+    """Runs `offline-rlvr ...` to its end; returns (exit code, output)."""
+
+    def run(*arguments, **options):
+        process = start(*arguments, **options)
+        output, _ = process.communicate(timeout=240)
+        return process.returncode, output
+
+    return run

@@ -1,0 +1,216 @@
+"""Stopped and continued, however, wherever: the same weights bit for bit, every group once."""
+
+import json
+import os
+import random
+import signal
+import time
+
+import pytest
+from safetensors.torch import load_file
+
+from offline_rlvr.config import load_config
+from offline_rlvr.errors import BusyError, DataError, IncompatibleError
+from offline_rlvr.lock import WriterLock
+from offline_rlvr.stream import read_rows
+from offline_rlvr.trainer import checkpoints
+from offline_rlvr.trainer.run import train
+from offline_rlvr.trainer.verify import verify_run
+
+LAST = "checkpoints/update-000006"
+NO_EVALUATION = ("evaluation.problems", "null")
+
+
+def job(small_job, *overrides):
+    return load_config(small_job, [NO_EVALUATION, *overrides])
+
+
+@pytest.fixture(scope="module")
+def straight(small_job, small_pool, tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "straight"
+    train(job(small_job), small_pool, path)
+    return path
+
+
+def facts_of(run):
+    """Everything that must not depend on interruptions."""
+    metrics = [
+        {key: value for key, value in row.items() if not key.startswith("time/")}
+        for row in read_rows(run / "metrics.jsonl")
+    ]
+    ledger = [
+        {key: value for key, value in row.items() if key != "attempt"}
+        for row in read_rows(run / "ledger.jsonl")
+    ]
+    return metrics, ledger, json.loads((run / LAST / "state.json").read_text())
+
+
+def assert_same(run, straight):
+    assert facts_of(run) == facts_of(straight)
+    one, two = (load_file(path / LAST / "model/model.safetensors") for path in (run, straight))
+    assert one.keys() == two.keys()
+    assert all(one[name].equal(two[name]) for name in one)
+    optimizers = [(path / LAST / "optimizer.pt").read_bytes() for path in (run, straight)]
+    assert optimizers[0] == optimizers[1]
+    verify_run(run)
+
+
+def test_stopping_at_every_update_changes_nothing(small_job, small_pool, straight, tmp_path):
+    """Each stop leaves work that no checkpoint holds when update is odd (a checkpoint every 2)."""
+    for update in range(1, 7):
+        config = job(small_job, ("train.max_updates", "6"))
+        stop_after(config, small_pool, tmp_path / "run", update)
+    train(job(small_job), small_pool, tmp_path / "run")
+    assert_same(tmp_path / "run", straight)
+
+
+def stop_after(config, pool, run, update):
+    """Raise out of the training right after `update` was recorded, as a crash would."""
+    from offline_rlvr.trainer.record import Recorder
+
+    class Crash(Exception):
+        pass
+
+    original = Recorder.__call__
+
+    def crashing(self, result):
+        original(self, result)
+        if result.update == update:
+            raise Crash
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Recorder, "__call__", crashing)
+        with pytest.raises(Crash):
+            train(config, pool, run)
+
+
+@pytest.fixture
+def start_training(start, small_job, small_pool, tmp_path):
+    """Starts the small training without evaluation in its own process."""
+    run = tmp_path / "run"
+    arguments = ["--pool", small_pool, "--run", run, "--evaluation.problems", "null"]
+    return lambda: start("train", small_job, *arguments)
+
+
+def wait_for_update(process, run, update):
+    while process.poll() is None:
+        if sum(1 for _ in read_rows(run / "ledger.jsonl")) >= update:
+            return
+        time.sleep(0.002)
+
+
+def test_killed_in_the_middle_the_same_command_finishes(start_training, straight, tmp_path):
+    run, chance = tmp_path / "run", random.Random(0)
+    for update in (1, 3, 5):
+        process = start_training()
+        wait_for_update(process, run, update)
+        time.sleep(chance.random() * 0.05)
+        process.kill()
+        process.communicate()
+    process = start_training()
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    assert "continuing after update" in output
+    assert_same(run, straight)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_polite_signal_ends_at_an_update_boundary(
+    start_training, small_job, small_pool, straight, tmp_path, number
+):
+    run = tmp_path / "run"
+    process = start_training()
+    wait_for_update(process, run, 1)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 75, output
+    assert "type the same command again to continue" in output
+    applied = checkpoints.read_state(checkpoints.newest(run / "checkpoints", print))["applied"]
+    assert sum(1 for _ in read_rows(run / "ledger.jsonl")) == applied < 6
+    train(job(small_job), small_pool, run)
+    assert_same(run, straight)
+
+
+def test_a_finished_run_says_so_and_changes_nothing(small_job, small_pool, straight, capsys):
+    before = (straight / "ledger.jsonl").read_bytes()
+    train(job(small_job), small_pool, straight)
+    assert "all 6 updates are applied already" in capsys.readouterr().out
+    assert (straight / "ledger.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "missing", "no manifest"])
+def test_a_damaged_checkpoint_is_moved_aside_and_the_one_before_it_used(
+    small_job, small_pool, straight, tmp_path, capsys, damage
+):
+    run = tmp_path / "run"
+    train(job(small_job), small_pool, run)
+    newest = run / LAST
+    file = newest / ("MANIFEST.json" if damage == "no manifest" else "model/model.safetensors")
+    data = bytearray(file.read_bytes())
+    if damage == "cut":
+        file.write_bytes(data[:-1])
+    elif damage == "flip":
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+    else:
+        file.unlink()
+    train(job(small_job), small_pool, run)
+    assert "falling back" in capsys.readouterr().out
+    assert (run / (LAST + ".damaged")).is_dir()
+    assert_same(run, straight)
+
+
+def test_when_every_checkpoint_is_bad_it_starts_from_the_beginning(
+    small_job, small_pool, straight, tmp_path
+):
+    run = tmp_path / "run"
+    train(job(small_job), small_pool, run)
+    for folder in (run / "checkpoints").iterdir():
+        (folder / "state.json").write_text("{")
+    train(job(small_job), small_pool, run)
+    assert_same(run, straight)
+
+
+def test_a_missing_anchor_is_an_error_and_not_made_from_moved_weights(
+    small_job, small_pool, tmp_path
+):
+    run = tmp_path / "run"
+    train(job(small_job, ("train.max_updates", "5")), small_pool, run)
+    next((run / "anchors").glob("reference-000004*")).unlink()
+    with pytest.raises(DataError, match="reference table"):
+        train(job(small_job), small_pool, run)
+
+
+def test_another_config_is_refused_and_names_what_differs(small_job, small_pool, straight):
+    with pytest.raises(IncompatibleError, match=r"train.learning_rate: 0.0001 -> 0.5"):
+        train(job(small_job, ("train.learning_rate", "0.5")), small_pool, straight)
+
+
+def test_a_pool_that_has_grown_is_refused(small_job, own_pool, tmp_path):
+    from offline_rlvr.pool.build import build_pool
+
+    train(job(small_job, ("train.max_updates", "1")), own_pool, tmp_path / "run")
+    build_pool(job(small_job, ("pool.mixed_groups", "40")), own_pool)
+    with pytest.raises(IncompatibleError, match="pool: commit"):
+        train(job(small_job), own_pool, tmp_path / "run")
+
+
+def test_two_trainings_of_one_run_do_not_mix(small_job, small_pool, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    lock = WriterLock(run)
+    try:
+        with pytest.raises(BusyError, match=f"process {os.getpid()}"):
+            train(job(small_job), small_pool, run)
+    finally:
+        lock.release()
+
+
+def test_a_moved_pool_and_run_continue(small_job, own_pool, straight, tmp_path):
+    train(job(small_job, ("train.max_updates", "3")), own_pool, tmp_path / "run")
+    (tmp_path / "elsewhere").mkdir()
+    pool, run = tmp_path / "elsewhere/p", tmp_path / "elsewhere/r"
+    own_pool.rename(pool)
+    (tmp_path / "run").rename(run)
+    train(job(small_job), pool, run)
+    assert_same(run, straight)

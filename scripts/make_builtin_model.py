@@ -176,7 +176,7 @@ def boxed(text: str) -> str | None:
 
 
 def measure(
-    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, count: int = 400
+    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, count: int
 ) -> dict[str, float]:
     """mean@32, pass@32 and the share of mixed groups of 8, held out, at temperature 1."""
     problems = arithmetic.load(count, seed=1, split="heldout")
@@ -209,6 +209,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--measure", type=int, default=400, help="held-out problems; 0: none")
     args = parser.parse_args()
     tokenizer = make_tokenizer()
     model = make_model(len(tokenizer), args.seed)
@@ -216,7 +217,8 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(args.out)
     tokenizer.save_pretrained(args.out)
-    print(json.dumps(measure(model, tokenizer), indent=1))
+    if args.measure:
+        print(json.dumps(measure(model, tokenizer, args.measure), indent=1))
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ class PromptFormat:
             else self._plain(tokenizer, content)
         )
         bos = tokenizer.bos_token_id
-        if adds_bos(tokenizer) and ids[:1] != [bos]:
+        if adds_bos(tokenizer):
             ids = [bos, *ids]
         while ids[:2] == [bos, bos]:
             ids = ids[1:]

@@ -73,7 +73,7 @@ def load(
     count: int,
     seed: int = 0,
     split: Split = "train",
-    max_digits: int = 2,
+    max_digits: int = 3,
     two_step: bool = True,
 ) -> list[Problem]:
     """Draw `count` different problems, kinds in equal shares as long as they last.

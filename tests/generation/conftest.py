@@ -61,7 +61,7 @@ def make_llama(vocabulary: int = 44, seed: int = 0) -> LlamaForCausalLM:
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=128,
-        initializer_range=0.3,
+        initializer_range=0.2,
         pad_token_id=0,
         bos_token_id=1,
         eos_token_id=2,

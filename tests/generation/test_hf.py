@@ -10,6 +10,7 @@ from transformers import GenerationConfig
 from offline_rlvr.errors import ConfigError, DataError, IncompatibleError
 from offline_rlvr.generation import Sampling, load, seed_for
 from offline_rlvr.generation.hf import HFGenerator, inverse_cdf
+from offline_rlvr.generation.pretrained import load_model, load_tokenizer
 
 #: float32 forward of one row against another batch shape, and with against without a KV cache.
 LOGPROB_TOLERANCE = 1e-5
@@ -265,8 +266,9 @@ def test_lengths_that_do_not_fit_are_refused(tiny, tokenizer):
         HFGenerator(tiny.llama(), tokenizer, Sampling(1), batch_size=0)
 
 
-def test_load_by_name(tiny, tokenizer):
+def test_load_by_name(folder):
     generator = load(
-        "hf", model=tiny.llama(), tokenizer=tokenizer, sampling=Sampling(3), batch_size=2
+        "hf", name_or_path=str(folder), sampling=Sampling(3), device="cpu", batch_size=2
     )
-    assert len(generator.generate([[1]], [[1, 2, 3]])[0]) == 3
+    direct = HFGenerator(load_model(folder, device="cpu"), load_tokenizer(folder), Sampling(3))
+    assert generator.generate([[1]], [[1, 2, 3]]) == direct.generate([[1]], [[1, 2, 3]])

@@ -99,7 +99,7 @@ _ENTRIES = (
     ),
     Metric(
         "weights/ess_update",
-        "the same over the responses of one update",
+        "(sum w)^2 / (B sum w^2), w = exp(sum lambda), over the B responses of one update",
         "",
         "log",
         "better",
@@ -138,7 +138,7 @@ _ENTRIES = (
     ),
     Metric(
         "gibbs/ess_q_median",
-        "median over groups of the same",
+        "median over groups of 1 / sum q^2 in [1, m], q = softmax(r / beta - s + s_ref)",
         "responses",
         "linear",
         "better",
@@ -177,6 +177,27 @@ _ENTRIES = (
         "norm of the gradient before clipping; comparable within one objective only",
         "",
         "log",
+        "neither",
+    ),
+    Metric(
+        "train/loss",
+        "the objective's loss over the whole update; comparable within one objective only",
+        "",
+        "linear",
+        "neither",
+    ),
+    Metric(
+        "train/learning_rate",
+        "learning rate of the update",
+        "",
+        "linear",
+        "neither",
+    ),
+    Metric(
+        "time/update_s",
+        "time since the update before, evaluations and checkpoints included",
+        "seconds",
+        "linear",
         "neither",
     ),
     Metric(

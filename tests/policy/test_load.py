@@ -94,7 +94,7 @@ def test_lora_round_trip(tmp_path, base, make_batch, tokenizer, monkeypatch):
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_every_adapter_gets_its_gradient(checkpointing, base, make_batch, plain_scores):
     batch = make_batch(g=2, k=2)
-    policy = load_policy("base", lora={"rank": 2}, gradient_checkpointing=checkpointing)
+    policy = load_policy(base, lora={"rank": 2}, gradient_checkpointing=checkpointing)
     disturb(policy)
     calls = []
     policy.causal_lm.model.layers[0].self_attn.register_forward_hook(lambda *_: calls.append(1))

@@ -268,7 +268,7 @@ def test_lengths_that_do_not_fit_are_refused(tiny, tokenizer):
 
 def test_load_by_name(folder):
     generator = load(
-        "hf", name_or_path=str(folder), sampling=Sampling(3), device="cpu", batch_size=2
+        "hf", name_or_path=str(folder), sampling=Sampling(3), device="cpu", batch_size=3
     )
     direct = HFGenerator(load_model(folder, device="cpu"), load_tokenizer(folder), Sampling(3))
     assert generator.generate([[1]], [[1, 2, 3]]) == direct.generate([[1]], [[1, 2, 3]])

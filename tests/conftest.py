@@ -76,7 +76,8 @@ def start():
     yield run
     for process in started:
         process.kill()
-        process.communicate()
+        process.wait()
+        process.stdout.close()
 
 
 @pytest.fixture

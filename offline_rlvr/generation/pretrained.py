@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.utils import enable_progress_bars
 from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
@@ -17,8 +18,13 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import logging
 
 from offline_rlvr.errors import ConfigError, IncompatibleError, ResourceError
+
+# Bars for reading and writing weights would run through ours; those of hub downloads stay.
+logging.disable_progress_bar()
+enable_progress_bars()
 
 #: Name of the small model that comes with the package.
 BUILTIN = "builtin"

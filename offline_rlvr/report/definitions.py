@@ -5,13 +5,6 @@ from collections.abc import Iterable
 from offline_rlvr.diagnostics.catalogue import describe
 from offline_rlvr.errors import ConfigError
 
-#: Written by the trainer itself, beside the diagnostics.
-OF_THE_TRAINER = {
-    "train/loss": "the objective's loss over the whole update; comparable within one objective",
-    "train/learning_rate": "learning rate of the update",
-    "time/update_s": "seconds since the update before",
-}
-
 
 def definitions_of(keys: Iterable[str]) -> dict[str, str]:
     """key -> definition with its unit; a key of another version, which nobody defines, has none."""
@@ -19,8 +12,6 @@ def definitions_of(keys: Iterable[str]) -> dict[str, str]:
 
 
 def _definition(key: str) -> str:
-    if key in OF_THE_TRAINER:
-        return OF_THE_TRAINER[key]
     try:
         metric = describe(key)
     except ConfigError:

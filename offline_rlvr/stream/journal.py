@@ -54,9 +54,8 @@ class Journal:
             aside = Journal(discarded)
             for row in late:
                 aside.append(row)
-        write_file(
-            self.path, "".join(json.dumps(row) + "\n" for row in kept).encode(), replace=True
-        )
+        text = "".join(json.dumps(row) + "\n" for row in kept)
+        write_file(self.path, text.encode(), replace=True)
         return len(late)
 
 

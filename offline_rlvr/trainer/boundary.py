@@ -23,21 +23,24 @@ class StopRequest:
 
     @contextmanager
     def listening(self) -> Iterator["StopRequest"]:
-        """Catch both signals inside the block."""
+        """Restore the handlers of both signals when the block ends."""
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-
-        def remember(number: int, frame: FrameType | None) -> None:
-            if self.signal is not None and number == signal.SIGINT:
-                raise KeyboardInterrupt
-            self.signal = signal.Signals(number)
-
-        for number in before:
-            signal.signal(number, remember)
+        self.listen()
         try:
             yield self
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def listen(self) -> None:
+        """Take over both signals, from Lightning too, which would exit with 0 after SIGTERM."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._remember)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signal = signal.Signals(number)
 
 
 class UpdateBoundary(pl.Callback):
@@ -80,6 +83,7 @@ class UpdateBoundary(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
         """Evaluate the base, or make up for an evaluation that the last attempt was killed in."""
+        self.stop.listen()
         self.recorder.loggers = trainer.loggers
         self._evaluate_if_due(pl_module.applied)
 

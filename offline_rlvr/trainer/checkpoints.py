@@ -2,7 +2,7 @@
 
 checkpoints/update-000020/
     model/          weights or adapter, loadable by transformers / PEFT / vLLM as it is
-    optimizer.pt    optimizer, scheduler and RNG states (loaded with weights_only)
+    optimizer.pt    optimizer and scheduler states (loaded with weights_only)
     state.json      applied updates, anchors, metric windows
     MANIFEST.json   bytes and sha256 of every other file
 """
@@ -24,7 +24,7 @@ MANIFEST = "MANIFEST.json"
 #: Key of our own state in the dictionary that Lightning hands to a `CheckpointIO`.
 STATE = "offline_rlvr"
 #: What Lightning's dictionary must hold for it to restore optimizer and scheduler.
-TENSOR_KEYS = ("optimizer_states", "lr_schedulers", "rng")
+TENSOR_KEYS = ("optimizer_states", "lr_schedulers")
 
 
 class UpdateCheckpointIO(CheckpointIO):

@@ -21,7 +21,6 @@ from offline_rlvr.stream import UpdateData
 from offline_rlvr.trainer.anchors import Anchor
 from offline_rlvr.trainer.checkpoints import STATE
 from offline_rlvr.trainer.record import ResponseRows, UpdateResult
-from offline_rlvr.trainer.rng import restore_rng_state, rng_state
 
 
 class OfflineModule(pl.LightningModule):
@@ -203,7 +202,6 @@ class OfflineModule(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Our own state, beside what Lightning stores; the weights go into `model/`."""
         checkpoint["state_dict"] = {}
-        checkpoint["rng"] = rng_state()
         checkpoint[STATE] = {
             "applied": self.applied,
             "noise_floor": self.noise_floor,
@@ -212,7 +210,7 @@ class OfflineModule(pl.LightningModule):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Weights, anchors, windows and random states as they were after update `applied`."""
+        """Weights, anchors and windows as they were after update `applied`."""
         state = checkpoint[STATE]
         load_weights(self.policy, f"{state['folder']}/model")
         self.applied = state["applied"]
@@ -221,4 +219,3 @@ class OfflineModule(pl.LightningModule):
         for name, anchor in self.anchors.items():
             if state["anchors"].get(name) is not None:
                 anchor.restore(state["anchors"][name])
-        restore_rng_state(checkpoint["rng"])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.loggers import Logger
 from transformers import PreTrainedTokenizerBase
 
@@ -197,6 +198,9 @@ def _evaluator(
 
 def _policy(config: Config, setup: Setup) -> Policy:
     model = config.model
+    # The one random draw of a training: a fresh adapter. Updates draw nothing, so no checkpoint
+    # has to hold a random state.
+    torch.manual_seed(config.train.seed)
     return load_policy(
         model.name_or_path,
         revision=model.revision,
@@ -236,4 +240,5 @@ def _lightning(
         enable_model_summary=False,
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
+        log_every_n_steps=1,
     )

@@ -158,7 +158,7 @@ def test_a_policy_that_blows_up_stops_before_the_step(small_job, small_pool, tmp
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        (("prompt.user_suffix", "!"), "prompt settings"),
+        (("prompt.user_suffix", "'!'"), "prompt settings"),
         (("pool.group_size", "8"), "pool.group_size"),
     ],
 )

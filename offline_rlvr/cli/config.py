@@ -35,12 +35,11 @@ def show(config: Path, *overrides: Overrides) -> None:
 
 def objectives() -> None:
     """Every objective with its parameters and defaults."""
-    from offline_rlvr.objectives import load, names
+    from offline_rlvr.objectives import load, names, parameters
 
     for name in names():
         objective = load(name)
-        fields: dict[str, Any] = objective.__dataclass_fields__
-        settings = ", ".join(f"{key}={getattr(objective, key)!r}" for key in fields)
+        settings = ", ".join(f"{key}={value!r}" for key, value in parameters(name).items())
         summary = (type(objective).__doc__ or "").strip().splitlines()[0]
         print(f"{name:18} {summary}\n{'':18} {settings or 'no parameters'}")
         print(f"{'':18} anchors: {', '.join(sorted(objective.anchors)) or 'none'}")

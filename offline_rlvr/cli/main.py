@@ -15,6 +15,7 @@ from offline_rlvr.errors import Interrupted, OfflineRlvrError
 app = App(
     name="offline-rlvr",
     version=__version__,
+    suppress_keyboard_interrupt=False,
     help="Offline fixed-pool RL with verifiable rewards: build a rollout pool once, "
     "train on it exactly once, study the drift.",
     help_epilogue="Exit codes: 0 ok, 1 bug, 2 usage or config, 3 invalid data, "

@@ -49,7 +49,7 @@ def stats(pool: Path) -> None:
     from offline_rlvr.pool.summary import funnel
 
     opened = Pool.open(pool)
-    print(format_identity(opened))
+    print(format_identity(opened.identity))
     print(format_stats(funnel(opened)))
 
 

@@ -5,6 +5,9 @@ win over both. Where a layer changes the `name` of a part (say `objective.name`)
 settings in the layers below belonged to another thing and are dropped.
 """
 
+# pyright: basic
+# (PyYAML has no types.)
+
 import difflib
 from collections.abc import Callable, Sequence
 from pathlib import Path

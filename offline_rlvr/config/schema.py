@@ -43,11 +43,13 @@ class Lora(Section):
 class Model(Section):
     """The frozen policy that samples the pool, and from which training starts."""
 
-    name_or_path: str = Field("builtin", description="`builtin`, a local folder, or a hub id")
-    revision: str | None = Field(None, description="hub commit; pin it")
+    name_or_path: str = Field(
+        default="builtin", description="`builtin`, a local folder, or a hub id"
+    )
+    revision: str | None = Field(default=None, description="hub commit; pin it")
     dtype: Literal["float32", "bfloat16"] = "float32"
-    device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
-    lora: Lora | None = Field(None, description="null trains every weight")
+    device: str = Field(default="auto", description="auto, cpu, cuda or cuda:N")
+    lora: Lora | None = Field(default=None, description="null trains every weight")
     gradient_checkpointing: bool = False
 
 
@@ -57,28 +59,36 @@ class Prompt(Section):
     system: str | None = None
     user_suffix: str = ""
     chat_template: bool = True
-    max_tokens: PositiveInt = Field(1024, description="longer prompts are dropped and counted")
+    max_tokens: PositiveInt = Field(
+        default=1024, description="longer prompts are dropped and counted"
+    )
 
 
 class Pool(Section):
     """How many groups are sampled, and when to stop."""
 
-    group_size: Annotated[int, Field(ge=2)] = Field(8, description="responses per problem (K)")
+    group_size: Annotated[int, Field(ge=2)] = Field(
+        default=8, description="responses per problem (K)"
+    )
     mixed_groups: PositiveInt = Field(
-        1920, description="stop when so many groups with right and wrong answers are stored"
+        default=1920, description="stop when so many groups with right and wrong answers are stored"
     )
     max_sampled_groups: PositiveInt | None = Field(
-        None, description="budget; null: every problem may be drawn once"
+        default=None, description="budget; null: every problem may be drawn once"
     )
-    max_hours: Annotated[float, Field(gt=0)] | None = Field(None, description="budget; null: none")
-    chunk_groups: PositiveInt = Field(64, description="groups per commit; a crash loses less")
+    max_hours: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="budget; null: none"
+    )
+    chunk_groups: PositiveInt = Field(
+        default=64, description="groups per commit; a crash loses less"
+    )
     max_unscored: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.01, description="share of unscored responses above which the build stops"
+        default=0.01, description="share of unscored responses above which the build stops"
     )
     probe_groups: Annotated[int, Field(ge=0)] = Field(
-        32, description="unfiltered groups never trained on; drift is also measured there"
+        default=32, description="unfiltered groups never trained on; drift is also measured there"
     )
-    seed: int = Field(0, description="draw order and sampling")
+    seed: int = Field(default=0, description="draw order and sampling")
 
 
 class Sampling(Section):
@@ -87,10 +97,11 @@ class Sampling(Section):
     max_new_tokens: PositiveInt = 1024
     temperature: Annotated[float, Field(gt=0)] = 1.0
     top_p: Fraction = 1.0
-    top_k: Annotated[int, Field(ge=0)] = Field(0, description="0: off")
-    min_p: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="0: off")
+    top_k: Annotated[int, Field(ge=0)] = Field(default=0, description="0: off")
+    min_p: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.0, description="0: off")
     allow_truncated_sampling: bool = Field(
-        False, description="top_p/top_k/min_p bias the ratio to the behavior policy: say you know"
+        default=False,
+        description="top_p/top_k/min_p bias the ratio to the behavior policy: say you know",
     )
 
 
@@ -115,31 +126,35 @@ class Objective(Named):
 class Anchor(Section):
     """When the learner's own log-probs are stored as an anchor."""
 
-    refresh_every: PositiveInt | None = Field(None, description="updates; null: fixed at the start")
+    refresh_every: PositiveInt | None = Field(
+        default=None, description="updates; null: fixed at the start"
+    )
 
 
 class Train(Section):
     """The optimizer and the size of an update."""
 
     groups_per_update: PositiveInt = 32
-    max_updates: PositiveInt | None = Field(None, description="null: the whole pool, once")
-    drop_last: bool = Field(False, description="leave out a last update that is not full")
+    max_updates: PositiveInt | None = Field(default=None, description="null: the whole pool, once")
+    drop_last: bool = Field(default=False, description="leave out a last update that is not full")
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
     warmup_updates: Annotated[int, Field(ge=0)] = 0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    betas: tuple[float, float] = Field((0.9, 0.999), strict=False)
+    betas: tuple[float, float] = Field(default=(0.9, 0.999), strict=False)
     grad_clip: Annotated[float, Field(gt=0)] | None = 1.0
     micro_batch_tokens: PositiveInt = Field(
-        16384, description="budget of tokens per forward; a micro-batch is whole groups"
+        default=16384, description="budget of tokens per forward; a micro-batch is whole groups"
     )
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
-    seed: int = Field(0, description="order of the groups")
-    checkpoint_every: PositiveInt = Field(20, description="updates between checkpoints")
+    seed: int = Field(default=0, description="order of the groups")
+    checkpoint_every: PositiveInt = Field(default=20, description="updates between checkpoints")
     keep_checkpoints: PositiveInt = 2
-    log_entropy_every: PositiveInt = Field(1, description="updates between entropy measurements")
-    probe_every: PositiveInt = Field(5, description="updates between probe measurements")
+    log_entropy_every: PositiveInt = Field(
+        default=1, description="updates between entropy measurements"
+    )
+    probe_every: PositiveInt = Field(default=5, description="updates between probe measurements")
     max_noise_floor: Annotated[float, Field(gt=0)] = Field(
-        0.1,
+        default=0.1,
         description="refuse to train when stored and re-scored log-probs of the untouched policy "
         "differ by more nats per token than this: wrong model, tokenizer, template or temperature",
     )
@@ -148,9 +163,11 @@ class Train(Section):
 class Evaluation(Section):
     """Held-out problems, answered before, during and after training, sampled like the pool."""
 
-    problems: "Named | None" = Field(None, description="null: no evaluation")
-    k: PositiveInt = Field(32, description="responses per problem")
-    every: PositiveInt | None = Field(None, description="updates; null: before and after only")
+    problems: "Named | None" = Field(default=None, description="null: no evaluation")
+    k: PositiveInt = Field(default=32, description="responses per problem")
+    every: PositiveInt | None = Field(
+        default=None, description="updates; null: before and after only"
+    )
     seed: int = 1234
 
 
@@ -159,7 +176,9 @@ class Config(Section):
 
     model: Model = Model()
     prompt: Prompt = Prompt()
-    problems: Named = Field(Named(name="arithmetic"), description="source of the pool's problems")
+    problems: Named = Field(
+        default=Named(name="arithmetic"), description="source of the pool's problems"
+    )
     pool: Pool = Pool()
     sampling: Sampling = Sampling()
     generation: Generation = Generation()
@@ -170,6 +189,6 @@ class Config(Section):
     train: Train = Train()
     evaluation: Evaluation = Evaluation()
     logger: Named | None = Field(
-        None,
+        default=None,
         description="a Lightning logger beside metrics.jsonl, e.g. {name: csv} or {name: wandb}",
     )

@@ -86,3 +86,16 @@ def format_stats(stats: Mapping[str, Any]) -> str:
 def _share(name: str, count: int, total: int) -> str:
     share = f"{100 * count / total:.1f} %" if total else "-"
     return f"{name:<22}{count:>9}  {share:>8}"
+
+
+def format_identity(identity: Mapping[str, Any]) -> str:
+    """What built a pool, one line per fact that people compare."""
+    model, sampling = identity.get("model", {}), identity.get("sampling", {})
+    facts = {
+        "model": " ".join(str(v) for k, v in model.items() if v and k != "fingerprint"),
+        "problems": identity.get("problems", {}).get("source"),
+        "sampling": ", ".join(f"{key} {value}" for key, value in sampling.items()),
+        "prompt": identity.get("prompt"),
+        "seed": identity.get("seed"),
+    }
+    return "\n".join(printable(f"{name:10} {value}") for name, value in facts.items())

@@ -8,7 +8,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from offline_rlvr.evaluation import bootstrap_interval, mean_at_k
 from offline_rlvr.report import style
-from offline_rlvr.report.run_folder import RunFolder, Series
+from offline_rlvr.report.record import RunRecord, Series
 from offline_rlvr.report.verdict import Comparison
 
 #: More points than this are averaged in equal blocks: the page stays light, the shape stays.
@@ -31,7 +31,7 @@ ESS: Lines = (("weights/ess", "last 8 updates", style.BLUE, "-"),)
 REFERENCE: Lines = (("reference/k3", "to the active reference", style.GREEN, "-"),)
 
 
-def draw_accuracy(ax: Axes, run: RunFolder) -> None:
+def draw_accuracy(ax: Axes, run: RunRecord) -> None:
     """mean@n of each set over updates, with its interval as a band."""
     if not run.evaluations:
         style.say_nothing_measured(ax, "no held-out evaluation yet")
@@ -72,7 +72,7 @@ def draw_pass(ax: Axes, comparison: Comparison) -> None:
     ax.legend(loc="lower right")
 
 
-def draw_drift(ax: Axes, run: RunFolder) -> None:
+def draw_drift(ax: Axes, run: RunRecord) -> None:
     """Drift on a log axis with the noise floor."""
     if _draw_lines(ax, run, DRIFT):
         floor = run.first("drift/noise_floor")
@@ -82,7 +82,7 @@ def draw_drift(ax: Axes, run: RunFolder) -> None:
         style.legend_on_top(ax)
 
 
-def draw_ess(ax: Axes, run: RunFolder) -> None:
+def draw_ess(ax: Axes, run: RunRecord) -> None:
     """ESS on a log axis between 1 (no drift) and 1/B (one response carries everything)."""
     if not _draw_lines(ax, run, ESS):
         return
@@ -106,7 +106,7 @@ def draw_histogram(ax: Axes, counts: Sequence[int]) -> None:
     ax.grid(False, axis="x")
 
 
-def lines(run: RunFolder, wanted: Lines, *, log: bool) -> style.Draw:
+def lines(run: RunRecord, wanted: Lines, *, log: bool) -> style.Draw:
     """Draws those that were measured, with a legend if there are several."""
 
     def draw(ax: Axes) -> None:
@@ -119,7 +119,7 @@ def lines(run: RunFolder, wanted: Lines, *, log: bool) -> style.Draw:
     return draw
 
 
-def _draw_lines(ax: Axes, run: RunFolder, wanted: Lines) -> int:
+def _draw_lines(ax: Axes, run: RunRecord, wanted: Lines) -> int:
     """Draw the measured ones; their number. Says so in the panel when there is none."""
     drawn = 0
     for key, label, color, dashes in wanted:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from offline_rlvr.evaluation import Evaluation
 from offline_rlvr.report import curves, style
 from offline_rlvr.report.definitions import definitions_of
-from offline_rlvr.report.run_folder import RunFolder, read_run
+from offline_rlvr.report.record import RunRecord, read_run
 from offline_rlvr.report.style import Figured
 from offline_rlvr.report.verdict import compare, number, percent
 
@@ -40,7 +40,7 @@ def readme_figure(run_dir: Path, path: Path) -> None:
     style.picture(draws, path)
 
 
-def accuracy_figures(run: RunFolder) -> list[Figured]:
+def accuracy_figures(run: RunRecord) -> list[Figured]:
     """Accuracy over updates; pass@k over k, before and after."""
     figures = []
     if run.evaluations:
@@ -71,7 +71,7 @@ def accuracy_figures(run: RunFolder) -> list[Figured]:
     return figures
 
 
-def drift_figures(run: RunFolder) -> list[Figured]:
+def drift_figures(run: RunRecord) -> list[Figured]:
     """Drift, K3, ESS, and the distance to the reference, as far as measured."""
     return _measured(
         run,
@@ -111,7 +111,7 @@ def drift_figures(run: RunFolder) -> list[Figured]:
     )
 
 
-def training_figures(run: RunFolder) -> list[Figured]:
+def training_figures(run: RunRecord) -> list[Figured]:
     """Loss, gradient norm, entropy, concentration of the Gibbs weights."""
 
     def panel(key: str, title: str, reading: str, color: str, *, log: bool = False) -> Panel:
@@ -138,7 +138,7 @@ def training_figures(run: RunFolder) -> list[Figured]:
     )
 
 
-def pool_figure(run: RunFolder) -> Figured | None:
+def pool_figure(run: RunRecord) -> Figured | None:
     """How many responses of a sampled group were right."""
     counts = run.part("funnel").get("correct_per_group")
     if not counts:
@@ -152,7 +152,7 @@ def pool_figure(run: RunFolder) -> Figured | None:
     )
 
 
-def _measured(run: RunFolder, panels: list[Panel]) -> list[Figured]:
+def _measured(run: RunRecord, panels: list[Panel]) -> list[Figured]:
     figures = []
     for panel in panels:
         series = run.series(panel.key)

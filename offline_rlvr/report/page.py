@@ -12,7 +12,7 @@ from offline_rlvr.report import figures, tables
 from offline_rlvr.report.definitions import definitions_of
 from offline_rlvr.report.examples import choose
 from offline_rlvr.report.inert import inert
-from offline_rlvr.report.run_folder import RunFolder, read_run
+from offline_rlvr.report.record import RunRecord, read_run
 from offline_rlvr.report.verdict import compare, ending, missing, verdict
 
 HERE = Path(__file__).parent
@@ -38,7 +38,7 @@ def render_report(run_dir: Path) -> Path:
     return path
 
 
-def page(run: RunFolder) -> str:
+def page(run: RunRecord) -> str:
     """The page as text."""
     environment = Environment(
         loader=FileSystemLoader(HERE),
@@ -52,7 +52,7 @@ def page(run: RunFolder) -> str:
     return environment.get_template("page.html.jinja").render(css=css, **content(run))
 
 
-def content(run: RunFolder) -> dict[str, Any]:
+def content(run: RunRecord) -> dict[str, Any]:
     """Everything the template shows."""
     comparisons = compare(run)
     kind, sentence = verdict(run)
@@ -78,7 +78,7 @@ def content(run: RunFolder) -> dict[str, Any]:
     }
 
 
-def _subtitle(run: RunFolder) -> str:
+def _subtitle(run: RunRecord) -> str:
     objective = run.part("objective").get("name", "objective not recorded")
     model: Any = run.identity.get("model")
     if isinstance(model, Mapping):

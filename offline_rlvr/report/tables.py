@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from offline_rlvr.report.run_folder import RunFolder
+from offline_rlvr.report.record import RunRecord
 from offline_rlvr.report.verdict import Comparison, number, percent, points
 
 
@@ -20,7 +20,7 @@ class FunnelRow:
     part: bool = False
 
 
-def funnel(run: RunFolder) -> list[FunnelRow]:
+def funnel(run: RunRecord) -> list[FunnelRow]:
     """Sampled, scored, mixed and trained groups; empty when run.json has no funnel."""
     counts = run.part("funnel")
     sampled = int(counts.get("sampled_groups") or 0)
@@ -43,7 +43,7 @@ def funnel(run: RunFolder) -> list[FunnelRow]:
     ]
 
 
-def funnel_notes(run: RunFolder) -> list[str]:
+def funnel_notes(run: RunRecord) -> list[str]:
     """Truncated responses and dropped groups, in words."""
     counts = run.part("funnel")
     notes = []
@@ -89,7 +89,7 @@ def accuracies(comparisons: list[Comparison]) -> list[dict[str, Any]]:
     ]
 
 
-def settings(run: RunFolder) -> list[tuple[str, str]]:
+def settings(run: RunRecord) -> list[tuple[str, str]]:
     """What was run on what: `run.json` without what the page shows elsewhere."""
     left_out = {"funnel", "versions", "settings"}  # the settings are config.yaml's
     return flattened({key: value for key, value in run.identity.items() if key not in left_out})
@@ -105,7 +105,7 @@ def flattened(value: Any, name: str = "") -> list[tuple[str, str]]:
     return [(name, "none" if value is None else str(value))]
 
 
-def metric_rows(run: RunFolder, definitions: Mapping[str, str]) -> list[dict[str, str]]:
+def metric_rows(run: RunRecord, definitions: Mapping[str, str]) -> list[dict[str, str]]:
     """Each metric of the run: first, last, least and greatest value, and its definition."""
     rows = []
     for key in run.keys:

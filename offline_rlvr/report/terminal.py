@@ -4,7 +4,7 @@ from pathlib import Path
 
 from offline_rlvr.report.inert import one_line
 from offline_rlvr.report.page import FILE_NAME
-from offline_rlvr.report.run_folder import read_run
+from offline_rlvr.report.record import read_run
 from offline_rlvr.report.tables import funnel, funnel_notes
 from offline_rlvr.report.verdict import Comparison, compare, ending, missing, percent, verdict
 

@@ -10,7 +10,7 @@ import numpy as np
 from offline_rlvr.evaluation import Evaluation, Interval, bootstrap_interval
 from offline_rlvr.evaluation.intervals import paired_values
 from offline_rlvr.evaluation.metrics import powers_of_two
-from offline_rlvr.report.run_folder import RunFolder
+from offline_rlvr.report.record import RunRecord
 
 #: Sums of shares miss an exact 0 by about this.
 ROUNDING = 1e-12
@@ -75,7 +75,7 @@ class Comparison:
         return [change for change in (means, *passes) if change is not None]
 
 
-def compare(run: RunFolder) -> list[Comparison]:
+def compare(run: RunRecord) -> list[Comparison]:
     """One comparison for each set that was evaluated before training and after it."""
     return [
         Comparison(results[0], results[-1])
@@ -90,7 +90,7 @@ def overall(comparisons: Sequence[Comparison]) -> Change | None:
     return _change(_mean_name(comparisons), pairs) if pairs else None
 
 
-def verdict(run: RunFolder) -> tuple[Kind, str]:
+def verdict(run: RunRecord) -> tuple[Kind, str]:
     """What kind of result this is, and the sentence that says it."""
     comparisons = compare(run)
     change = overall(comparisons)
@@ -112,7 +112,7 @@ def verdict(run: RunFolder) -> tuple[Kind, str]:
     return change.kind, f"{sentence}: {change.words()} ({where})."
 
 
-def ending(run: RunFolder) -> str:
+def ending(run: RunRecord) -> str:
     """Drift, K3 and ESS at the end, with the noise floor to read drift against."""
     drift = run.series("drift/abs_log_ratio")
     if not len(drift):
@@ -129,7 +129,7 @@ def ending(run: RunFolder) -> str:
     )
 
 
-def missing(run: RunFolder) -> list[str]:
+def missing(run: RunRecord) -> list[str]:
     """What this run does not have (yet), in plain words."""
     notes = []
     if run.planned is None:
@@ -191,7 +191,7 @@ def _mean_name(comparisons: Sequence[Comparison]) -> str:
     return f"mean@{sizes.pop()}" if len(sizes) == 1 else "mean reward"
 
 
-def _without_comparison(run: RunFolder) -> str:
+def _without_comparison(run: RunRecord) -> str:
     if not run.evaluations:
         return "No verdict: held-out problems were not evaluated."
     latest = [results[-1] for results in run.sets().values()]

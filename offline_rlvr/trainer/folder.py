@@ -72,6 +72,7 @@ class RunFolder:
         if (path / "run.json").exists():
             run = cls.open(path)
             run._refuse_others(config, pool, plan)
+            write_file(path / "config.yaml", config.to_yaml().encode(), replace=True)
             return run
         strangers = {e.name for e in path.iterdir() if not e.name.startswith(".")} - UNFINISHED
         if strangers:

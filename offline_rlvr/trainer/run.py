@@ -5,11 +5,12 @@ import warnings
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.loggers import Logger
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from offline_rlvr import objectives, verifier
 from offline_rlvr.config import Config
@@ -153,7 +154,7 @@ def _evaluate(run: RunFolder, evaluator: Evaluator | None, policy: Policy, updat
         return
     path = evaluation_path(run.path, evaluator.name, update)
     if not path.exists():
-        write_evaluation(path, evaluator.evaluate(policy.model, update))
+        write_evaluation(path, evaluator.evaluate(cast(PreTrainedModel, policy.model), update))
 
 
 def _module(config: Config, setup: Setup, run: RunFolder, recorder: Recorder) -> OfflineModule:

@@ -9,7 +9,7 @@ import pytest
 from offline_rlvr.errors import DataError
 from offline_rlvr.report import plain_summary, readme_figure, render_report
 from offline_rlvr.report.inert import inert, one_line, shortened
-from offline_rlvr.report.run_folder import read_run
+from offline_rlvr.report.record import read_run
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 HOSTILE = "<script>alert(1)</script> \x1b[31mred\x1b[0m \u202egnp.exe </pre></div>"

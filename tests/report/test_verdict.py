@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from offline_rlvr.evaluation import Interval
-from offline_rlvr.report.run_folder import read_run
+from offline_rlvr.report.record import read_run
 from offline_rlvr.report.verdict import (
     Change,
     compare,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
 from offline_rlvr.errors import DataError
@@ -36,7 +37,7 @@ class Series:
 
 
 @dataclass(frozen=True, eq=False)
-class RunFolder:
+class RunRecord:
     """A run as it lies on disk.
 
     Attributes:
@@ -65,8 +66,10 @@ class RunFolder:
 
     @property
     def planned(self) -> int | None:
-        """Updates of the plan, when recorded."""
-        return self.part("plan").get("updates")
+        """Updates to apply, when recorded: those of the plan, or `train.max_updates` if fewer."""
+        train = (yaml.safe_load(self.config) or {}).get("train", {})
+        limits = [self.part("plan").get("updates"), train.get("max_updates")]
+        return min((limit for limit in limits if limit), default=None)
 
     @property
     def finished(self) -> bool:
@@ -121,7 +124,7 @@ class RunFolder:
         return {name: [e for e in self.evaluations if e.name == name] for name in names}
 
 
-def read_run(run_dir: Path) -> RunFolder:
+def read_run(run_dir: Path) -> RunRecord:
     """Read a run folder, finished or not.
 
     Raises:
@@ -140,7 +143,7 @@ def read_run(run_dir: Path) -> RunFolder:
     if not isinstance(identity, dict):
         raise DataError(f"{path} holds a {type(identity).__name__}; expected an object")
     config = run_dir / "config.yaml"
-    return RunFolder(
+    return RunRecord(
         run_dir,
         identity,
         config.read_text("utf-8") if config.is_file() else "",

@@ -1,21 +1,23 @@
 r"""Make the built-in model: a tiny Qwen3 that answers arithmetic about half of the time.
 
-    python scripts/make_builtin_model.py --out DIR [--steps 600] [--seed 0]
+    python scripts/make_builtin_model.py --out DIR [--steps 1300] [--seed 0]
 
 It writes a Hugging Face folder (character tokenizer, chat template, float32 safetensors), trains
 the model by plain supervision on the train split of `offline_rlvr.problems.arithmetic`, and prints
-what it measured on the held-out split with the package's own generator. It stops early on purpose:
-a student for reinforcement learning must be unsure, so that most groups hold right and wrong
-answers.
+what it measured on the held-out split with the package's own generator. A student for
+reinforcement learning must be unsure, so that most groups hold right and wrong answers: training
+stops early, and some of the digits taught are slips.
 """
 
 import argparse
 import itertools
 import json
+import random
 import re
 import statistics
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -46,6 +48,9 @@ CHAT_TEMPLATE = (
 )
 
 DRAWING = 2000
+#: Share of digits taught at random. A student that learned only right answers is wrong where it
+#: knows no better, which offline updates cannot mend; slips are what they can unlearn.
+SLIP = 0.12
 BATCH_SIZE = 128
 MATRIX_LEARNING_RATE = 0.02
 LEARNING_RATE = 3e-3
@@ -112,6 +117,13 @@ def encode(tokenizer: PreTrainedTokenizerFast, problem: Problem) -> tuple[list[i
     return list(prompt), [*target, EOS]  # type: ignore[arg-type]
 
 
+def slip(answer: str, rng: random.Random) -> str:
+    """The answer as a hasty student writes it: now and then a digit is a random one."""
+    return "".join(
+        rng.choice("0123456789") if c.isdigit() and rng.random() < SLIP else c for c in answer
+    )
+
+
 def collate(pairs: list[tuple[list[int], list[int]]]) -> tuple[torch.Tensor, torch.Tensor]:
     """Right-padded ids and labels [B, T]; labels are -100 on the prompt and the padding."""
     width = max(len(prompt) + len(target) for prompt, target in pairs)
@@ -125,9 +137,11 @@ def collate(pairs: list[tuple[list[int], list[int]]]) -> tuple[torch.Tensor, tor
 
 
 def stream(seed: int) -> Iterator[Problem]:
-    """Train-split problems for ever; each drawing holds all kinds in about equal shares."""
+    """Train-split problems for ever, slips included; a drawing holds all kinds about equally."""
+    rng = random.Random(seed)
     for drawing in itertools.count():
-        yield from arithmetic.load(DRAWING, seed=seed + drawing, split="train")
+        for problem in arithmetic.load(DRAWING, seed=seed + drawing, split="train"):
+            yield replace(problem, answer=slip(problem.answer, rng))
 
 
 def schedule(step: int, steps: int) -> float:
@@ -138,7 +152,7 @@ def schedule(step: int, steps: int) -> float:
 def train(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: int, seed: int
 ) -> None:
-    """Cross-entropy on fresh train-split problems, warm-up and cosine decay."""
+    """Cross-entropy on fresh train-split problems, warm-up and linear decay."""
     problems = stream(seed)
     matrices = [p for name, p in model.named_parameters() if "layers" in name and p.ndim == 2]
     others = [p for name, p in model.named_parameters() if "layers" not in name or p.ndim != 2]
@@ -207,7 +221,7 @@ def main() -> None:
     """Make, train, save, measure."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=1300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--measure", type=int, default=400, help="held-out problems; 0: none")
     args = parser.parse_args()

@@ -34,6 +34,8 @@ app.command(config.objectives)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code."""
+    # Threads that wait by spinning make a shared machine tens of times slower; set before torch.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     signal.signal(signal.SIGTERM, _as_interrupt)
     try:
         app(arguments)

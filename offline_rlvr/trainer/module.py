@@ -17,7 +17,7 @@ from offline_rlvr.errors import DataError, IncompatibleError, QualityGateError
 from offline_rlvr.objectives.interface import Objective
 from offline_rlvr.policy import Policy, micro_batches
 from offline_rlvr.policy.load import load_weights
-from offline_rlvr.stream import UpdateData
+from offline_rlvr.stream.data import UpdateData
 from offline_rlvr.trainer.anchors import Anchor
 from offline_rlvr.trainer.checkpoints import STATE
 from offline_rlvr.trainer.record import ResponseRows, UpdateResult

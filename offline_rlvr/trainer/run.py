@@ -23,10 +23,11 @@ from offline_rlvr.generation.sampling import Sampling
 from offline_rlvr.lock import WriterLock
 from offline_rlvr.objectives.interface import Objective
 from offline_rlvr.policy import Policy
-from offline_rlvr.policy.load import load_policy, save_policy
+from offline_rlvr.policy.load import load_policy, load_weights, save_policy
 from offline_rlvr.pool import Pool, selection
 from offline_rlvr.progress import Progress
-from offline_rlvr.stream import Plan, PoolData, UpdateData, check_ledger, collate, make_plan
+from offline_rlvr.stream import Plan, check_ledger, make_plan
+from offline_rlvr.stream.data import PoolData, UpdateData, collate
 from offline_rlvr.trainer import checkpoints
 from offline_rlvr.trainer.anchors import Anchor
 from offline_rlvr.trainer.boundary import StopRequest, UpdateBoundary
@@ -122,9 +123,11 @@ def train(
         )
         io = UpdateCheckpointIO(lambda folder: save_policy(module.policy, folder, tokenizer))
         trainer = _lightning(config, run, module.policy, boundary, io, loggers)
-        if applied == setup.last:
+        if newest and applied == setup.last:
             print(f"all {setup.last} updates are applied already")
             _evaluate(run, evaluator, module.policy, 0)
+            load_weights(module.policy, newest / "model")
+            _evaluate(run, evaluator, module.policy, applied)
         else:
             stream = PoolData(setup.pool, setup.plan, applied, setup.last)
             trainer.fit(module, datamodule=stream, ckpt_path=newest)

@@ -106,6 +106,15 @@ def test_it_is_evaluated_before_and_after(finished):
     assert before.rewards.shape == (5, 4)
 
 
+def test_a_lost_evaluation_is_made_up_for_with_the_same_result(small_job, small_pool, finished):
+    files = sorted((finished / "evaluations").iterdir())
+    contents = [file.read_bytes() for file in files]
+    for file in files:
+        file.unlink()
+    train(job(small_job), small_pool, finished)
+    assert [file.read_bytes() for file in files] == contents
+
+
 def test_same_seed_same_plan_for_another_objective(small_job, small_pool, finished, tmp_path):
     config = job(small_job, ("objective.name", "proximal_kl"), ("train.max_updates", "2"))
     train(config, small_pool, tmp_path / "run")

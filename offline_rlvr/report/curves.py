@@ -86,11 +86,12 @@ def draw_ess(ax: Axes, run: RunRecord) -> None:
     """ESS on a log axis between 1 (no drift) and 1/B (one response carries everything)."""
     if not _draw_lines(ax, run, ESS):
         return
-    style.level(ax, 1.0, "1: no drift", style.BLACK, below=True)
+    style.level(ax, 1.0, "1: no drift", style.BLACK)
     if run.responses_in_ess:
         text = f"1/{run.responses_in_ess:,}: one response carries all"
         style.level(ax, 1 / run.responses_in_ess, text, style.RUST)
     style.log_axis(ax)
+    ax.set_ylim(top=3.0)  # room above 1 for its label
 
 
 def draw_histogram(ax: Axes, counts: Sequence[int]) -> None:

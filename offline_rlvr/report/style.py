@@ -112,17 +112,17 @@ def legend_on_top(ax: Axes) -> None:
     ax.legend(loc="upper left")
 
 
-def level(ax: Axes, value: float, text: str, color: str, *, below: bool = False) -> None:
+def level(ax: Axes, value: float, text: str, color: str) -> None:
     """A dotted horizontal line that says what it is."""
     ax.axhline(value, color=color, linestyle=":", linewidth=1.5)
     ax.annotate(
         text,
         (0.98, value),
         xycoords=("axes fraction", "data"),
-        xytext=(0, -4 if below else 3),
+        xytext=(0, 3),
         textcoords="offset points",
         ha="right",
-        va="top" if below else "bottom",
+        va="bottom",
         fontsize=9,
         color=color,
     )

@@ -19,7 +19,7 @@ class Progress:
 
     def __init__(self, label: str, total: int, unit: str):
         self.label, self.total, self.unit = label, total, unit
-        self.done = self._told = 0
+        self.done = self._told = self._before = 0
         self._started = time.monotonic()
         self._said = self._started
         self._bar = None
@@ -55,6 +55,13 @@ class Progress:
         elif kind is None and self.done and self.done != self._told:
             self._say("")
 
+    def restart(self) -> None:
+        """Start the clock again, so that what came before does not count in the ETA."""
+        self._started = self._said = time.monotonic()
+        self._before = self.done
+        if self._bar is not None and self._task is not None:
+            self._bar.reset(self._task, completed=self.done)
+
     def update(self, done: int, note: str = "") -> None:
         """Set how much is done (absolute), with an optional short note."""
         self.done = done
@@ -66,7 +73,8 @@ class Progress:
     def _say(self, note: str) -> None:
         self._said, self._told = time.monotonic(), self.done
         spent = self._said - self._started
-        left = spent * (self.total - self.done) / self.done if self.done else float("nan")
-        eta = f", about {left:.0f} s left" if 0 < self.done < self.total else f" in {spent:.0f} s"
+        fresh = self.done - self._before
+        left = spent * (self.total - self.done) / fresh if fresh else float("nan")
+        eta = f", about {left:.0f} s left" if self.done < self.total and fresh else ""
         tail = f"  {note}" if note else ""
         print(f"{self.label}: {self.done}/{self.total} {self.unit}{eta}{tail}", file=sys.stderr)

@@ -2,12 +2,14 @@
 
 import types
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from cyclopts import App
 from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
 
 from offline_rlvr.cli.options import Overrides, read_config
+from offline_rlvr.config.schema import Config, Named
 
 app = App(name="config", help="Look at configurations.")
 
@@ -15,10 +17,7 @@ app = App(name="config", help="Look at configurations.")
 @app.command
 def keys() -> None:
     """Every config key with its type, default and meaning."""
-    from offline_rlvr.config.schema import Config
-
-    for line in _keys(Config, ""):
-        print(line)
+    print("\n".join(_keys(Config, "", Config())))
 
 
 @app.command
@@ -45,25 +44,35 @@ def objectives() -> None:
         print(f"{'':18} anchors: {', '.join(sorted(objective.anchors)) or 'none'}")
 
 
-def _keys(model: type[BaseModel], prefix: str) -> list[str]:
+def _keys(model: type[BaseModel], prefix: str, value: BaseModel | None) -> list[str]:
+    """Lines for a section; `value` holds the defaults (None: a section that is off by default)."""
     lines: list[str] = []
-    if model.__doc__ and prefix:
-        lines.append(f"\n{prefix[:-1]}: {model.__doc__.splitlines()[0]}")
     for name, field in model.model_fields.items():
         kinds = get_args(field.annotation) or (field.annotation,)
         sections = [
             kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)
         ]
-        if sections:
-            lines += _keys(sections[0], f"{prefix}{name}.")
-            continue
+        default = field.default if value is None else getattr(value, name)
         note = f"  # {field.description}" if field.description else ""
-        default = "required" if field.is_required() else repr(field.default)
-        lines.append(f"  {prefix}{name}: {_type_name(field.annotation)} = {default}{note}")
+        if sections:
+            summary = field.description or (sections[0].__doc__ or "").splitlines()[0]
+            off = " (null by default)" if default is None else ""
+            lines.append(f"\n{prefix}{name}:{off}  # {summary}")
+            lines += _keys(sections[0], f"{prefix}{name}.", default)
+            if issubclass(sections[0], Named):
+                lines.append(f"  {prefix}{name}.*  # settings of what `name` names")
+            continue
+        shown = "required" if default is PydanticUndefined else repr(default)
+        lines.append(f"  {prefix}{name}: {_type_name(field.annotation)} = {shown}{note}")
     return lines
 
 
 def _type_name(annotation: Any) -> str:
-    if isinstance(annotation, types.UnionType):
+    if get_origin(annotation) is Annotated:
+        return _type_name(get_args(annotation)[0])
+    if get_origin(annotation) in (types.UnionType, Union):
         return " | ".join(_type_name(kind) for kind in get_args(annotation))
-    return "null" if annotation is type(None) else getattr(annotation, "__name__", str(annotation))
+    if get_origin(annotation) is Literal:
+        return " | ".join(map(repr, get_args(annotation)))
+    plain = isinstance(annotation, type) and not get_args(annotation)
+    return "null" if annotation is type(None) else annotation.__name__ if plain else str(annotation)

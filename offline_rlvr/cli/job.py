@@ -1,5 +1,6 @@
 """The verbs of the main job: quickstart, train, evaluate, report, verify."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,7 +27,10 @@ def quickstart(
     settings = read_config(QUICKSTART_CONFIG, overrides)
     if (run / "report.html").exists():
         _say_summary(run)
-        print(f"this quickstart is complete; to start over: rm -r {pool} {run}")
+        print(
+            f"this quickstart is complete; to start over: "
+            f"rm -r {shlex.quote(str(pool))} {shlex.quote(str(run))}"
+        )
         return
     from offline_rlvr.pool.build import build_pool
     from offline_rlvr.report import render_report
@@ -74,7 +78,7 @@ def train(
     from offline_rlvr.trainer.run import train as train_run
 
     train_run(settings, pool, run)
-    print(f"run: {run}  (next: offline-rlvr report {run})")
+    print(f"run: {run}  (next: offline-rlvr report {shlex.quote(str(run))})")
 
 
 def evaluate(run: Path, *, force: bool = False) -> None:

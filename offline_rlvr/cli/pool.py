@@ -1,5 +1,6 @@
 """`offline-rlvr pool ...`: build a pool and look into it."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -32,7 +33,8 @@ def build(
 
     pool = build_pool(settings, output)
     print(format_stats(funnel(pool)))
-    print(f"pool: {output}  (next: offline-rlvr train {config} --pool {output} --run runs/NAME)")
+    paths = f"{shlex.quote(str(config))} --pool {shlex.quote(str(output))}"
+    print(f"pool: {output}  (next: offline-rlvr train {paths} --run runs/NAME)")
 
 
 @app.command

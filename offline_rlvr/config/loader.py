@@ -47,7 +47,7 @@ class Config(schema.Config):
         try:
             return load(part.name, **part.params, **extra)
         except ConfigError as error:
-            place = self.where(*section.split("."))
+            place = self.where(*section.split("."), "name")
             raise ConfigError(f"{place}: {section}: {error.message}", hint=error.hint) from error
 
     def to_yaml(self) -> str:

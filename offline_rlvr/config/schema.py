@@ -10,13 +10,16 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 PositiveInt = Annotated[int, Field(ge=1)]
+Momentum = Annotated[float, Field(ge=0, lt=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 
 
 class Section(BaseModel):
     """A block of the file: frozen, no unknown keys, no silent conversions of type."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=()
+    )
 
 
 class Named(Section):
@@ -135,12 +138,15 @@ class Train(Section):
     """The optimizer and the size of an update."""
 
     groups_per_update: PositiveInt = 32
-    max_updates: PositiveInt | None = Field(default=None, description="null: the whole pool, once")
+    max_updates: PositiveInt | None = Field(
+        default=None,
+        description="null: the whole pool, once; may be raised later where an anchor window ends",
+    )
     drop_last: bool = Field(default=False, description="leave out a last update that is not full")
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
     warmup_updates: Annotated[int, Field(ge=0)] = 0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    betas: tuple[float, float] = Field(default=(0.9, 0.999), strict=False)
+    betas: tuple[Momentum, Momentum] = Field(default=(0.9, 0.999), strict=False)
     grad_clip: Annotated[float, Field(gt=0)] | None = 1.0
     micro_batch_tokens: PositiveInt = Field(
         default=16384, description="budget of tokens per forward; a micro-batch is whole groups"

@@ -1,5 +1,8 @@
 """Every metric key once: what it is, its unit, how to draw it, and which way is worrying. No torch.
 
+The metrics of update u are measured on its groups before its step, so they describe the policy
+after u - 1 updates; an evaluation at u describes the policy after u.
+
 `describe("drift/abs_log_ratio/right")` finds the entry of a key with its split; `probe/*` keys take
 the definition of the `drift/*` (or `weights/ess_update`) key they repeat on groups that are never
 trained on.

@@ -265,6 +265,6 @@ class _Tally:
         return QualityGateError(
             f"{max(self.mixed, 0)} of {goal} mixed groups after sampling {self.sampled} groups "
             f"(of {available} problems); the budget is used up",
-            hint="raise pool.max_sampled_groups or pool.max_hours, give more problems, or lower "
-            "pool.mixed_groups, then type the same command again; everything sampled is kept",
+            hint="raise pool.max_sampled_groups or pool.max_hours, or lower pool.mixed_groups, "
+            "then type the same command again; everything sampled is kept",
         )

@@ -67,9 +67,14 @@ class RunRecord:
     @property
     def planned(self) -> int | None:
         """Updates to apply, when recorded: those of the plan, or `train.max_updates` if fewer."""
-        train = (yaml.safe_load(self.config) or {}).get("train", {})
-        limits = [self.part("plan").get("updates"), train.get("max_updates")]
+        limits = [self.part("plan").get("updates"), self._max_updates()]
         return min((limit for limit in limits if limit), default=None)
+
+    def _max_updates(self) -> int | None:
+        try:
+            return yaml.safe_load(self.config)["train"]["max_updates"]
+        except (yaml.YAMLError, KeyError, TypeError):
+            return None  # no config, or one that a person has edited
 
     @property
     def finished(self) -> bool:

@@ -124,7 +124,8 @@ def ending(run: RunRecord) -> str:
     if ess is not None and responses:
         of = f" ({ess * responses:,.0f} of {responses:,} responses)"
     return (
-        f"At update {drift.updates[-1]}: drift {number(drift.last)} nats per token{beside}, "
+        f"On the groups of update {drift.updates[-1]}, before its step: "
+        f"drift {number(drift.last)} nats per token{beside}, "
         f"K3 {number(k3)}, ESS {number(ess)}{of}."
     )
 

@@ -17,7 +17,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from offline_rlvr.durable import write_file
-from offline_rlvr.errors import DataError
+from offline_rlvr.errors import DataError, IncompatibleError
 
 #: Scores one update's minibatch without gradient: update -> [G, K, T] log-probs.
 Score = Callable[[int], Float[Tensor, "G K T"]]
@@ -56,11 +56,11 @@ class Anchor:
         """Score the window that starts at `update` with the present weights; store it durably."""
         window = self.window(update)
         if update != window.start:
-            raise DataError(
-                f"the {self.name} table of update {window.start} is missing, and update "
-                f"{update} is too late to make it: the weights have moved",
-                hint="train.max_updates can be raised where a window ends, not inside it; "
-                "else start a new run",
+            raise IncompatibleError(
+                f"the {self.name} table of this window (updates {window.start} to "
+                f"{window.stop - 1}) ends before update {update}: it was made for a smaller "
+                "train.max_updates, and the weights have moved since",
+                hint="raise train.max_updates where a window ends, or start a new run",
             )
         self._table = {number: score(number).to("cpu", torch.float32) for number in window}
         self.first = window.start

@@ -86,6 +86,8 @@ class UpdateBoundary(pl.Callback):
         self.stop.listen()
         self.recorder.loggers = trainer.loggers
         self._evaluate_if_due(pl_module.applied)
+        self.progress.update(pl_module.applied)
+        self.progress.restart()
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int

@@ -113,6 +113,9 @@ def newest(checkpoints: Path, say: Callable[[str], None]) -> Path | None:
     Args:
         checkpoints: The run's `checkpoints` folder.
         say: Receives a line for each damaged checkpoint.
+
+    Raises:
+        DataError: There were checkpoints, and none of them is whole.
     """
     for leftover in checkpoints.glob(f"{TMP_PREFIX}*"):  # of a save that was killed
         shutil.rmtree(leftover)
@@ -122,9 +125,14 @@ def newest(checkpoints: Path, say: Callable[[str], None]) -> Path | None:
         except OfflineRlvrError as error:
             aside = _free_name(folder.with_name(folder.name + ".damaged"))
             folder.rename(aside)
-            say(f"{error.message}; moved to {aside.name}, falling back to the checkpoint before it")
+            say(f"{error.message}; moved to {aside.name}")
             continue
         return folder
+    if any(checkpoints.glob("*.damaged*")):
+        raise DataError(
+            f"no whole checkpoint is left in {checkpoints}",
+            hint="restore one from a copy, or remove the damaged ones to start from the beginning",
+        )
     return None
 
 

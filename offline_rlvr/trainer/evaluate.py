@@ -12,6 +12,7 @@ from offline_rlvr.evaluation import evaluation_path, write_evaluation
 from offline_rlvr.evaluation.run import Evaluator
 from offline_rlvr.generation import Sampling
 from offline_rlvr.generation.pretrained import load_model, load_tokenizer
+from offline_rlvr.lock import WriterLock
 from offline_rlvr.trainer import checkpoints
 from offline_rlvr.trainer.folder import RunFolder
 
@@ -29,8 +30,18 @@ def evaluate_run(path: Path, *, force: bool = False) -> list[Path]:
     Raises:
         DataError: No checkpoint yet.
         ConfigError: The run's config names no held-out problems.
+        BusyError: The run is being trained.
     """
     run = RunFolder.open(path)
+    lock = WriterLock(path)  # a training of this run must not lose its unfinished checkpoint to us
+    try:
+        return _evaluate_locked(run, force=force)
+    finally:
+        lock.release()
+
+
+def _evaluate_locked(run: RunFolder, *, force: bool) -> list[Path]:
+    path = run.path
     config = load_config(path / "config.yaml")
     if config.evaluation.problems is None:
         raise ConfigError(

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import shutil
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +19,7 @@ from offline_rlvr.stream import Plan, read_rows
 #: Settings that may differ when a run is continued: they change how long, how often or where, not
 #: what is computed.
 MAY_CHANGE = {
-    "train.max_updates",
+    "train.max_updates",  # upwards only where an anchor's window ends
     "train.checkpoint_every",
     "train.keep_checkpoints",
     "evaluation.every",
@@ -27,8 +28,13 @@ MAY_CHANGE = {
 }
 #: Parts of `run.json` that a run cannot be continued without.
 REQUIRED = {"plan", "pool", "settings", "sampling"}
-#: What a start that was killed before `run.json` may leave behind.
-UNFINISHED = {"plan.parquet", "config.yaml", "checkpoints"}
+#: What a start that was stopped before its first update may leave behind.
+UNFINISHED = {"plan.parquet", "config.yaml", "run.json", "checkpoints", "anchors"} | {
+    "ledger.jsonl",
+    "metrics.jsonl",
+    "ledger.discarded.jsonl",
+    "report.html",
+}
 RECORDED_VERSIONS = (
     "offline-rlvr",
     "torch",
@@ -69,11 +75,12 @@ class RunFolder:
             IncompatibleError: Another config, pool or plan; names each difference.
             DataError: The folder holds something else or is damaged.
         """
-        if (path / "run.json").exists():
-            run = cls.open(path)
+        (path / "checkpoints").mkdir(exist_ok=True)
+        if (path / "run.json").exists() and (run := cls.open(path)).started:
             run._refuse_others(config, pool, plan)
             write_file(path / "config.yaml", config.to_yaml().encode(), replace=True)
             return run
+        shutil.rmtree(path / "evaluations", ignore_errors=True)  # of a start with other settings
         strangers = {e.name for e in path.iterdir() if not e.name.startswith(".")} - UNFINISHED
         if strangers:
             raise DataError(
@@ -98,7 +105,6 @@ class RunFolder:
             "funnel": funnel(pool),
             "versions": {name: version(name) for name in RECORDED_VERSIONS},
         }
-        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
         plan.save(path / "plan.parquet")
         write_file(path / "config.yaml", config.to_yaml().encode(), replace=True)
         # Last: a folder with run.json is a run.
@@ -114,13 +120,24 @@ class RunFolder:
         """
         try:
             facts = json.loads((path / "run.json").read_text(encoding="utf-8"))
-            if missing := REQUIRED - facts.keys():
-                raise KeyError(f"no {', '.join(sorted(missing))}")
+            for part in REQUIRED:
+                if not isinstance(facts[part], dict):
+                    raise TypeError(f"{part} is not an object")
+            for part in ("plan", "pool"):
+                if not isinstance(facts[part]["hash"], str):
+                    raise TypeError(f"{part}.hash is not text")
         except FileNotFoundError as error:
             raise DataError(f"{path} is not a run: it has no run.json", hint="`ls runs`") from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path / 'run.json'} is damaged: {error}") from error
         return cls(path, facts)
+
+    @property
+    def started(self) -> bool:
+        """Whether an update was ever applied; until then the settings may still change."""
+        ledgers = (self.path / "ledger.jsonl", self.path / "ledger.discarded.jsonl")
+        trained = any(True for ledger in ledgers for _ in read_rows(ledger))
+        return trained or any(self.checkpoints.iterdir())
 
     def next_attempt(self) -> int:
         """1 for the first start, one more after every stop that left ledger lines."""
@@ -139,8 +156,9 @@ class RunFolder:
         ]
         if self.facts["pool"]["hash"] != pool.hash:
             differing.append(f"pool: commit {self.facts['pool']['commit']} -> {pool.commit}")
-        if not differing and Plan.load(self.path / "plan.parquet").hash != plan.hash:
-            differing.append("the stored plan.parquet")
+        stored_plans = {self.facts["plan"]["hash"], Plan.load(self.path / "plan.parquet").hash}
+        if not differing and stored_plans != {plan.hash}:
+            differing.append("the stored plan (plan.parquet or run.json was changed)")
         if differing:
             raise IncompatibleError(
                 f"{self.path} was started with other settings:\n  " + "\n  ".join(differing),

@@ -17,26 +17,35 @@ KINDS: dict[str, str] = {
 }
 
 
+def check_logger(config: Config) -> None:
+    """Refuse an unknown logger before anything is started."""
+
+    def check(name: str, **params: Any) -> None:
+        if name not in KINDS:
+            raise ConfigError(f"unknown logger {name!r}; allowed: {', '.join(KINDS)}")
+
+    if config.logger is not None:
+        config.build("logger", check)
+
+
 def load_loggers(config: Config, run: Path) -> list[Logger]:
     """The configured logger, as a list of none or one.
 
     Raises:
-        ConfigError: An unknown name or a setting that the logger does not take.
+        ConfigError: A setting that the logger does not take.
         ResourceError: Its package is not installed.
     """
     if config.logger is None:
         return []
 
     def load(name: str, **params: Any) -> Logger:
-        if name not in KINDS:
-            raise ConfigError(f"unknown logger {name!r}; allowed: {', '.join(KINDS)}")
         place = {} if name == "mlflow" else {"save_dir": str(run)}
         try:
             return getattr(loggers, KINDS[name])(**{**place, **params})
         except ModuleNotFoundError as error:
             raise ResourceError(
                 f"the logger {name!r} needs a package that is not installed: {error}",
-                hint=f'pip install "offline-rlvr[{name}]"',
+                hint=f"pip install {name}",
             ) from error
         except TypeError as error:
             raise ConfigError(

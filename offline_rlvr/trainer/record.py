@@ -72,9 +72,10 @@ class Recorder:
         """Drop what no checkpoint holds; returns how many updates will be done again."""
         late = self.ledger.rewind(applied, self.ledger.path.with_name("ledger.discarded.jsonl"))
         self.metrics.rewind(applied)
-        for path in self.responses.glob("*.parquet"):
-            if int(path.stem.rsplit("-", 1)[1]) > applied:
-                path.unlink()
+        for folder in (self.responses, self.responses.with_name("evaluations")):
+            for path in folder.glob("*.parquet"):
+                if int(path.stem.rsplit("-", 1)[1]) > applied:
+                    path.unlink()
         return late
 
     def __call__(self, result: UpdateResult) -> None:

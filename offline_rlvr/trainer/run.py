@@ -13,18 +13,20 @@ from lightning.pytorch.loggers import Logger
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from offline_rlvr import objectives, verifier
+from offline_rlvr import problems as problem_sources
 from offline_rlvr.config import Config
 from offline_rlvr.durable import make_folder
 from offline_rlvr.errors import IncompatibleError, Interrupted
 from offline_rlvr.evaluation import evaluation_path, write_evaluation
 from offline_rlvr.evaluation.run import Evaluator
-from offline_rlvr.generation.pretrained import fingerprint, load_tokenizer
+from offline_rlvr.generation.pretrained import fingerprint, load_tokenizer, resolve_device
 from offline_rlvr.generation.sampling import Sampling
 from offline_rlvr.lock import WriterLock
 from offline_rlvr.objectives.interface import Objective
 from offline_rlvr.policy import Policy
 from offline_rlvr.policy.load import load_policy, load_weights, save_policy
 from offline_rlvr.pool import Pool, selection
+from offline_rlvr.pool.build import sampling_of
 from offline_rlvr.progress import Progress
 from offline_rlvr.stream import Plan, check_ledger, make_plan
 from offline_rlvr.stream.data import PoolData, UpdateData, collate
@@ -33,7 +35,7 @@ from offline_rlvr.trainer.anchors import Anchor
 from offline_rlvr.trainer.boundary import StopRequest, UpdateBoundary
 from offline_rlvr.trainer.checkpoints import UpdateCheckpointIO
 from offline_rlvr.trainer.folder import RunFolder
-from offline_rlvr.trainer.loggers import load_loggers
+from offline_rlvr.trainer.loggers import check_logger, load_loggers
 from offline_rlvr.trainer.module import OfflineModule
 from offline_rlvr.trainer.record import Recorder
 
@@ -59,8 +61,14 @@ def set_up(config: Config, pool_path: Path) -> Setup:
         ConfigError: An objective or setting that cannot be used.
     """
     objective = config.build("objective", objectives.load)
+    config.build("verifier", verifier.load)
+    if config.evaluation.problems is not None:
+        config.build("evaluation.problems", problem_sources.load)
+    check_logger(config)
+    resolve_device(config.model.device)
     pool = Pool.open(pool_path)
-    _check_identity(config, pool)
+    sampling = sampling_of(config)
+    _check_identity(config, pool, sampling)
     training_ids, probe_ids = selection.training(pool, probe_groups=config.pool.probe_groups)
     plan = make_plan(
         training_ids.tolist(),
@@ -70,14 +78,6 @@ def set_up(config: Config, pool_path: Path) -> Setup:
         drop_last=config.train.drop_last,
     )
     last = min(plan.updates, config.train.max_updates or plan.updates)
-    recorded = pool.identity["sampling"]
-    sampling = Sampling(
-        **{
-            name: recorded[name]
-            for name in ("max_new_tokens", "temperature", "top_p", "top_k", "min_p")
-        },
-        stop_token_ids=tuple(recorded["stop_token_ids"]),
-    )
     return Setup(pool, plan, last, [int(i) for i in probe_ids], objective, sampling)
 
 
@@ -123,8 +123,8 @@ def train(
         )
         io = UpdateCheckpointIO(lambda folder: save_policy(module.policy, folder, tokenizer))
         trainer = _lightning(config, run, module.policy, boundary, io, loggers)
-        if newest and applied == setup.last:
-            print(f"all {setup.last} updates are applied already")
+        if newest and applied >= setup.last:
+            print(f"{applied} updates are applied already, {setup.last} were asked for")
             _evaluate(run, evaluator, module.policy, 0)
             load_weights(module.policy, newest / "model")
             _evaluate(run, evaluator, module.policy, applied)
@@ -146,7 +146,7 @@ def _where_it_stopped(run: RunFolder, setup: Setup, recorder: Recorder) -> tuple
     applied = checkpoints.read_state(newest)["applied"] if newest else 0
     again = recorder.rewind(applied)
     check_ledger(setup.plan, recorder.ledger.rows(), applied)
-    if applied or again:
+    if again or 0 < applied < setup.last:
         print(f"continuing after update {applied}" + (f"; {again} to do again" if again else ""))
     return newest, applied
 
@@ -157,7 +157,10 @@ def _evaluate(run: RunFolder, evaluator: Evaluator | None, policy: Policy, updat
         return
     path = evaluation_path(run.path, evaluator.name, update)
     if not path.exists():
-        write_evaluation(path, evaluator.evaluate(cast(PreTrainedModel, policy.model), update))
+        result = evaluator.evaluate(cast(PreTrainedModel, policy.model), update)
+        write_evaluation(path, result)
+        mean = result.summary()[f"mean@{result.n}"]["value"]
+        print(f"evaluated after update {update}: mean@{result.n} {mean:.1%}", flush=True)
 
 
 def _module(config: Config, setup: Setup, run: RunFolder, recorder: Recorder) -> OfflineModule:
@@ -172,14 +175,20 @@ def _module(config: Config, setup: Setup, run: RunFolder, recorder: Recorder) ->
     return OfflineModule(policy, setup.objective, config.train, data, anchors, probe, recorder)
 
 
-def _check_identity(config: Config, pool: Pool) -> None:
-    """Refuse a pool that another model, template or prompt has built."""
+def _check_identity(config: Config, pool: Pool, sampling: Sampling) -> None:
+    """Refuse a pool that another model, template, prompt or sampling has built."""
     model, built = config.model, pool.identity["model"]
     mine = fingerprint(model.name_or_path, model.revision)
     theirs = built["fingerprint"]
     wrong = [part for part in theirs if theirs[part] != mine.get(part)]
     if pool.identity["prompt"] != config.prompt.model_dump():
         wrong.append("prompt settings")
+    built_with = pool.identity["sampling"]
+    wrong += [
+        f"sampling.{key} ({built_with.get(key)} in the pool, {value} here)"
+        for key, value in sampling.as_dict().items()
+        if built_with.get(key) != value
+    ]
     if pool.group_size != config.pool.group_size:
         wrong.append(f"pool.group_size ({pool.group_size} in the pool)")
     if wrong:

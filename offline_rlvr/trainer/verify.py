@@ -1,4 +1,4 @@
-"""The proof, from the run folder alone, that every group counted exactly once (promise G1)."""
+"""The proof, from the run folder alone, that every group counted exactly once."""
 
 from pathlib import Path
 

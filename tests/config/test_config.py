@@ -74,6 +74,8 @@ def test_no_is_text_and_not_false(tmp_path):
         ("base: job.yaml\n", "leads back to this file"),
         ("base: none.yaml\n", "cannot read"),
         ("train: {learning_rate: .nan}\n", "learning_rate"),
+        ("train: {learning_rate: .inf}\n", "learning_rate"),
+        ("train: {betas: [2.0, 0.9]}\n", "betas"),
         ("x: !!python/object/apply:os.system [ls]\n", "not valid YAML"),
     ],
 )

@@ -183,7 +183,7 @@ def test_plain_summary_names_accuracies_and_page(finished_run):
     text = "\n".join(plain_summary(finished_run))
     assert "arithmetic pass@8: " in text
     assert "Held-out mean@8 rose from" in text
-    assert "At update 120: drift" in text
+    assert "On the groups of update 120, before its step: drift" in text
     assert text.endswith("report.html")
 
 

@@ -121,7 +121,7 @@ def test_ending_has_the_last_numbers(make_run):
     run = read_run(make_run().identity().metrics().path)
     row = run.metrics[-1]
     text = ending(run)
-    assert text.startswith("At update 120: drift ")
+    assert text.startswith("On the groups of update 120, before its step: drift ")
     assert number(row["drift/abs_log_ratio"]) in text
     assert "(noise floor 0.0038)" in text
     assert f"ESS {number(row['weights/ess'])} (8 of 2,048 responses)" in text

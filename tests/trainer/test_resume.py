@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import time
 
@@ -11,10 +12,11 @@ import torch
 from safetensors.torch import load_file
 
 from offline_rlvr.config import load_config
-from offline_rlvr.errors import BusyError, DataError, IncompatibleError
+from offline_rlvr.errors import BusyError, ConfigError, DataError, IncompatibleError
 from offline_rlvr.lock import WriterLock
 from offline_rlvr.stream import read_rows
 from offline_rlvr.trainer import checkpoints
+from offline_rlvr.trainer.evaluate import evaluate_run
 from offline_rlvr.trainer.run import train
 from offline_rlvr.trainer.verify import verify_run
 
@@ -134,7 +136,7 @@ def test_a_polite_signal_ends_at_an_update_boundary(start_training, tmp_path, nu
 def test_a_finished_run_says_so_and_changes_nothing(small_job, small_pool, straight, capsys):
     before = (straight / "ledger.jsonl").read_bytes()
     train(job(small_job), small_pool, straight)
-    assert "all 6 updates are applied already" in capsys.readouterr().out
+    assert "6 updates are applied already" in capsys.readouterr().out
     assert (straight / "ledger.jsonl").read_bytes() == before
 
 
@@ -155,20 +157,71 @@ def test_a_damaged_checkpoint_is_moved_aside_and_the_one_before_it_used(
     else:
         file.unlink()
     train(job(small_job), small_pool, run)
-    assert "falling back" in capsys.readouterr().out
+    assert "moved to update-000006.damaged" in capsys.readouterr().out
     assert (run / (LAST + ".damaged")).is_dir()
     assert_same(run, straight)
 
 
-def test_when_every_checkpoint_is_bad_it_starts_from_the_beginning(
-    small_job, small_pool, straight, tmp_path
-):
+def test_when_every_checkpoint_is_bad_a_person_decides(small_job, small_pool, straight, tmp_path):
     run = tmp_path / "run"
     train(job(small_job), small_pool, run)
     for folder in (run / "checkpoints").iterdir():
         (folder / "state.json").write_text("{")
+    for _ in range(2):  # asked again, the same answer
+        with pytest.raises(DataError, match="no whole checkpoint is left"):
+            train(job(small_job), small_pool, run)
+    for folder in (run / "checkpoints").iterdir():
+        shutil.rmtree(folder)
     train(job(small_job), small_pool, run)
     assert_same(run, straight)
+
+
+def test_a_start_that_failed_before_the_first_update_does_not_bind_the_run(
+    small_job, small_pool, straight, tmp_path
+):
+    run = tmp_path / "run"
+    with pytest.raises(ConfigError):
+        train(job(small_job, ("model.lora", "{target_modules: nowhere}")), small_pool, run)
+    train(job(small_job), small_pool, run)
+    assert_same(run, straight)
+
+
+def test_more_updates_inside_an_anchor_window_are_refused_before_any_work(
+    small_job, small_pool, straight, tmp_path
+):
+    run = tmp_path / "run"
+    train(job(small_job, ("train.max_updates", "2")), small_pool, run)
+    with pytest.raises(IncompatibleError, match=r"updates 1 to 3\) ends before update 3"):
+        train(job(small_job), small_pool, run)
+    other = tmp_path / "other"
+    train(job(small_job, ("train.max_updates", "3")), small_pool, other)
+    train(job(small_job), small_pool, other)
+    assert_same(other, straight)
+
+
+def test_fewer_updates_than_applied_train_nothing(small_job, small_pool, straight, capsys):
+    train(job(small_job, ("train.max_updates", "2")), small_pool, straight)
+    assert "6 updates are applied already, 2 were asked for" in capsys.readouterr().out
+    train(job(small_job), small_pool, straight)
+
+
+def test_a_run_that_is_being_trained_cannot_be_evaluated(small_job, small_pool, tmp_path):
+    run = tmp_path / "run"
+    train(load_config(small_job, [("train.max_updates", "1")]), small_pool, run)
+    lock = WriterLock(run)
+    try:
+        with pytest.raises(BusyError):
+            evaluate_run(run)
+    finally:
+        lock.release()
+
+
+@pytest.mark.parametrize("text", ['{"plan": 3}', "[]", "{", '{"plan": {}, "pool": {}}'])
+def test_a_damaged_run_json_is_told(small_job, small_pool, straight, tmp_path, text):
+    shutil.copytree(straight, tmp_path / "run")
+    (tmp_path / "run/run.json").write_text(text)
+    with pytest.raises(DataError, match=r"run\.json"):
+        train(job(small_job), small_pool, tmp_path / "run")
 
 
 def test_a_missing_anchor_is_an_error_and_not_made_from_moved_weights(

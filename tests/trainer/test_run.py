@@ -169,6 +169,7 @@ def test_a_policy_that_blows_up_stops_before_the_step(small_job, small_pool, tmp
     [
         (("prompt.user_suffix", "'!'"), "prompt settings"),
         (("pool.group_size", "8"), "pool.group_size"),
+        (("sampling.temperature", "0.7"), r"sampling.temperature \(1.0 in the pool, 0.7 here\)"),
     ],
 )
 def test_a_pool_of_other_settings_is_refused(small_job, small_pool, tmp_path, override, words):

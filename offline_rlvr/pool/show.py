@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from offline_rlvr.errors import ConfigError, DataError
+from offline_rlvr.pool import selection
 from offline_rlvr.pool.blocks import GroupArrays
 from offline_rlvr.pool.reader import Pool
-from offline_rlvr.pool import selection
 from offline_rlvr.pool.summary import QUANTILES
 
 _BAR = 40

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from offline_rlvr import verifier
+from offline_rlvr.cli.options import read_part
 from offline_rlvr.durable import TMP_PREFIX
 from offline_rlvr.errors import ConfigError, DataError, IncompatibleError
 from offline_rlvr.pool import Pool, PoolWriter
@@ -16,7 +17,7 @@ from offline_rlvr.pool.export import FORMATS, export
 from offline_rlvr.pool.grade import compare, grade, preview
 from offline_rlvr.pool.show import matching
 from offline_rlvr.pool.show_change import format_change, format_examples
-from offline_rlvr.records import Verdict
+from offline_rlvr.records import Problem, Response, Verdict
 
 #: Wrong becomes right and the other way round; an empty text is not scored.
 REVERSED = """
@@ -163,8 +164,6 @@ def test_preview_stores_nothing(small_pool, judge):
 
 
 def test_examples_are_safe_to_show(tmp_path, group, build_pool):
-    from offline_rlvr.records import Problem, Response
-
     evil = Response((5, 6), (-0.25, -0.5), "x\x1b[2J\u202e\r", "stop")
     rows = group(0, problem=Problem("p", "q\x1b", "7\x9b"), responses=(evil,) * 4)
     path = build_pool(tmp_path / "p", [rows])
@@ -283,7 +282,7 @@ def test_verify_reads_the_grades_of_every_verifier(pool_path):
     part = pool_path / "grades/exact-1/part-00000002.parquet"
     opened = Pool.open(pool_path)
     part.write_bytes(b"PAR1" + part.read_bytes()[4:-40] + bytes(36) + b"PAR1")
-    with pytest.raises(DataError, match="grades/exact-1/part-00000002.parquet is damaged"):
+    with pytest.raises(DataError, match=r"grades/exact-1/part-00000002\.parquet is damaged"):
         opened.verify()
 
 
@@ -326,8 +325,7 @@ def test_recheck_finds_another_policys_logprobs(small_pool, own_pool):
         recheck(Pool.open(small_pool), 4, noise.worst_mean / 2, device="cpu")
     with pytest.raises(ConfigError):
         recheck(Pool.open(small_pool), 0, 0.1)
-    with PoolWriter.reopen(own_pool) as writer:
-        identity = json.loads(json.dumps(writer._snapshot.identity))
+    identity = Pool.open(own_pool).identity
     for change, words in (
         (lambda i: i["sampling"].update(top_p=0.9), "renormalized"),
         (lambda i: i["model"]["fingerprint"].update(tokenizer="x"), "differs in: tokenizer"),
@@ -341,6 +339,16 @@ def test_recheck_finds_another_policys_logprobs(small_pool, own_pool):
             recheck(pool, 1, 0.1)
 
 
+def test_settings_of_a_verifier_on_the_command_line():
+    tokens = ["--verifier.path=a.py:f", "--verifier.name", "function", "--verifier.kwargs.x", "2"]
+    assert read_part("verifier", tokens) == ("function", {"path": "a.py:f", "kwargs": {"x": 2}})
+    with pytest.raises(ConfigError, match="no verifier is named"):
+        read_part("verifier", ["--verifier.workers", "2"])
+    for key in ("--train.seed", "--verifier", "--verifier.", "--verifier..name"):
+        with pytest.raises(ConfigError, match="unknown option"):
+            read_part("verifier", [key, "1"])
+
+
 def test_the_verbs(command, own_pool, tmp_path):
     (tmp_path / "mine.py").write_text(REVERSED)
     settings = ["--verifier.name", "function", f"--verifier.path={tmp_path}/mine.py:reverse"]
@@ -350,17 +358,13 @@ def test_the_verbs(command, own_pool, tmp_path):
     code, output = command("pool", "grade", own_pool, *settings)
     assert code == 0, output
     assert "what training uses is now function-" in output
-    code, output = command("pool", "grade", own_pool)
-    assert (code, "--verifier.name NAME" in output) == (2, True), output
-    code, output = command("pool", "grade", own_pool, "--train.seed", "1")
-    assert (code, "unknown option --train.seed" in output) == (2, True), output
-    code, output = command("pool", "export", own_pool, tmp_path / "x.parquet", "--format", "trl")
-    assert code == 0, output
     code, output = command("pool", "show", own_pool, "--mixed", "--wrong", "--limit", "2")
     assert code == 0, output
     assert output.count("question: ") == 2
     assert "--- response" in output
     assert "reward 1" not in output
+    code, output = command("pool", "export", own_pool, tmp_path / "x.parquet", "--format", "trl")
+    assert code == 0, output
     code, output = command("pool", "verify", own_pool, "--deep", "3")
     assert code == 0, output
     assert "are whole" in output

@@ -134,6 +134,8 @@ def grade(
     after = Pool.open(pool, check="size")
     print(format_change(change))
     print(format_examples(after, change))
+    if dry_run is None and after.commit == before.commit:
+        print(f"{change.new.verifier_id} had graded every group before; nothing was stored")
     used = "was and stays" if before.verifier_id == after.verifier_id else "is now"
     print(f"what training uses {used} {after.verifier_id}")
 

@@ -3,7 +3,8 @@
 Grades of several verifiers live side by side; nothing is ever overwritten. Training, statistics and
 export use those that were completed last (see `reader.grades_in_use`), so an interrupted grading
 changes no reward, and a finished one counts for everything that opens the pool afterwards. A run
-that was started before is bound to the pool's hash and refuses to continue on the new rewards.
+that was started before is bound to the pool's hash and refuses to continue on the new rewards. To
+keep both, copy the pool before it is graded again: grading by the earlier verifier stores nothing.
 """
 
 from collections.abc import Sequence

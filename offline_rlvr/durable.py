@@ -66,6 +66,32 @@ def write_file(path: Path, data: bytes | memoryview, *, replace: bool = False) -
         sync_folder(path.parent)
 
 
+@contextmanager
+def published_file(path: Path, *, replace: bool = False) -> Iterator[Path]:
+    """`write_file` for content that is made piece by piece: the block fills a temporary sibling.
+
+    When the block ends well the sibling becomes `path`; when it does not, it is removed.
+
+    Raises:
+        DataError: `path` exists and `replace` is off.
+        ResourceError: As `write_file`, also for what the block itself writes.
+    """
+    temporary = path.with_name(TMP_PREFIX + path.name)
+    try:
+        with writing(path):
+            temporary.unlink(missing_ok=True)
+            yield temporary
+            _sync(temporary)
+            if replace:
+                os.replace(temporary, path)
+            else:
+                _publish(temporary, path)
+            sync_folder(path.parent)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
 def publish_folder(path: Path, fill: Callable[[Path], None]) -> None:
     """Make a folder with its content appear whole or not at all.
 

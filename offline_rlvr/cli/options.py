@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -51,3 +51,32 @@ def parse_overrides(tokens: Sequence[str]) -> list[tuple[str, str]]:
             value = rest.pop(0)
         pairs.append((key, value))
     return pairs
+
+
+def read_part(section: str, tokens: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """Name and settings of one part from `--SECTION.name NAME --SECTION.KEY VALUE`, without a file.
+
+    Args:
+        section: The only section allowed, e.g. `verifier`.
+        tokens: From the command line.
+
+    Raises:
+        ConfigError: A key of another section, a value that is not YAML, or no name.
+    """
+    from offline_rlvr.config.loader import merge, parse_yaml
+
+    values: dict[str, Any] = {}
+    for key, text in parse_overrides(tokens):
+        first, *path = key.replace("-", "_").split(".")
+        if first != section or not all(path) or not path:
+            raise ConfigError(
+                f"unknown option --{key}", hint=f"settings look like --{section}.name NAME"
+            )
+        layer: Any = parse_yaml(f"value: {text}", f"command line --{key}")[0].get("value")
+        for part in reversed(path):
+            layer = {part: layer}
+        values = merge(values, layer)
+    name = values.pop("name", None)
+    if not isinstance(name, str):
+        raise ConfigError(f"no {section} is named", hint=f"add --{section}.name NAME")
+    return name, values

@@ -56,26 +56,147 @@ def stats(pool: Path) -> None:
 
 
 @app.command
-def show(pool: Path, group: int | None = None, *, logprobs: bool = False) -> None:
-    """One group with its responses, rewards and log-probs.
+def show(
+    pool: Path,
+    group: int | None = None,
+    *,
+    mixed: bool = False,
+    right: bool = False,
+    wrong: bool = False,
+    limit: int = 1,
+    logprobs: bool = False,
+) -> None:
+    """Groups with their responses, rewards and log-probs.
 
     Parameters
     ----------
     pool
         The pool's folder.
     group
-        Group id; the first mixed group when not given.
+        Group id; the first matching group when not given, a mixed one if nothing is asked for.
+    mixed
+        Only groups whose rewards differ.
+    right
+        Only responses that are right, and groups that have some.
+    wrong
+        Only responses that were scored and are not right, and groups that have some.
+    limit
+        Show this many groups.
     logprobs
         Print every token's log-prob, too.
     """
-    from offline_rlvr.errors import DataError
-    from offline_rlvr.pool import Pool, selection
-    from offline_rlvr.pool.show import format_group
+    from offline_rlvr.pool.show import format_group, matching
 
-    opened = Pool.open(pool, check="size")
+    only_mixed = mixed or not (right or wrong or group is not None)
+    found = matching(pool, group, mixed=only_mixed, right=right, wrong=wrong, limit=limit)
+    texts = [format_group(g, responses=shown, logprobs=logprobs) for g, shown in found.groups]
+    print("\n\n\n".join(texts))
     if group is None:
-        mixed = selection.mixed(opened)
-        if not len(mixed):
-            raise DataError(f"{pool} has no mixed group", hint="name a group id")
-        group = int(mixed[0])
-    print(format_group(opened.read([group])[0], logprobs=logprobs))
+        print(f"\n{len(texts)} of {found.matches} matching groups (--limit {limit})")
+
+
+@app.command
+def grade(
+    pool: Path,
+    *settings: Annotated[
+        str,
+        Parameter(
+            name="--verifier.KEY",
+            allow_leading_hyphen=True,
+            help="The verifier, e.g. --verifier.name math_verify --verifier.fallback last_number",
+        ),
+    ],
+    dry_run: int | None = None,
+) -> None:
+    """Grade the stored responses with another verifier and show what changes; needs no model.
+
+    Old grades are kept. Training uses those that were completed last; an interrupted grading
+    changes nothing and continues when typed again.
+
+    Parameters
+    ----------
+    pool
+        The pool's folder.
+    dry_run
+        Only show the changes on this many first groups; store nothing.
+    """
+    from offline_rlvr import verifier
+    from offline_rlvr.cli.options import read_part
+    from offline_rlvr.pool import Pool
+    from offline_rlvr.pool import grade as grading
+    from offline_rlvr.pool.show_change import format_change, format_examples
+
+    name, params = read_part("verifier", settings)
+    before = Pool.open(pool, check="size")
+    with verifier.load(name, **params) as judge:
+        if dry_run is None:
+            change = grading.grade(pool, judge)
+        else:
+            change = grading.preview(pool, judge, dry_run)
+    after = Pool.open(pool, check="size")
+    print(format_change(change))
+    print(format_examples(after, change))
+    if dry_run is None and after.commit == before.commit:
+        print(f"{change.new.verifier_id} had graded every group before; nothing was stored")
+    used = "was and stays" if before.verifier_id == after.verifier_id else "is now"
+    print(f"what training uses {used} {after.verifier_id}")
+
+
+@app.command
+def verify(pool: Path, *, deep: int | None = None, max_noise: float = 0.1) -> None:
+    """Check hashes, schema and every row of a pool, and on request its log-probs.
+
+    Parameters
+    ----------
+    pool
+        The pool's folder.
+    deep
+        Also score this many groups again with the pool's own model.
+    max_noise
+        Most nats per token that a group's log-probs may differ by, on average.
+    """
+    from offline_rlvr.pool import Pool
+
+    opened = Pool.open(pool)
+    opened.verify()
+    print(
+        f"{pool}: {len(opened)} groups of {opened.group_size} responses in {opened.commit} commits "
+        f"are whole; grades: {', '.join(opened.verifier_ids) or 'none'}; "
+        f"hash {opened.hash[:12]}"
+    )
+    if deep is not None:
+        from offline_rlvr.trainer.recheck import recheck
+
+        noise = recheck(opened, deep, max_noise)
+        print(
+            f"log-probs of {noise.groups} groups ({noise.tokens} tokens) scored again: "
+            f"mean |difference| {noise.mean:.3g} nats, largest {noise.largest:.3g} "
+            f"(group {noise.group_of_largest})"
+        )
+
+
+@app.command
+def export(
+    pool: Path,
+    file: Path,
+    *,
+    layout: Annotated[str, Parameter(name="--format")] = "responses",
+    force: bool = False,
+) -> None:
+    """Write a pool as one file with one row per response.
+
+    Parameters
+    ----------
+    pool
+        The pool's folder.
+    file
+        Ends in .jsonl or .parquet.
+    layout
+        Names of the columns: responses, trl or verl.
+    force
+        Replace an existing file.
+    """
+    from offline_rlvr.pool.export import export as write
+
+    rows = write(pool, file, layout, replace=force)
+    print(f"{file}: {rows} responses")

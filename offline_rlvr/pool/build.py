@@ -162,7 +162,7 @@ def _fill(
 ) -> None:
     wanted, started = config.pool.mixed_groups, time.monotonic()
     limit = min(config.pool.max_sampled_groups or len(draws.problems), len(draws.problems))
-    tally = _Tally(config, writer)
+    tally = _Tally(config, writer, judge.id)
     generator: Generator | None = None
     drops = draws.dropped if writer.commit == 0 else {}
     with Progress("mixed groups", wanted, "groups") as progress:
@@ -228,12 +228,15 @@ class _Tally:
     sampled on top.
     """
 
-    def __init__(self, config: Config, writer: PoolWriter):
+    def __init__(self, config: Config, writer: PoolWriter, verifier_id: str):
         self.config = config
         self.sampled = self.unscored = self.responses = 0
         self.mixed = -config.pool.probe_groups
         if writer.commit:
             pool = Pool.open(writer.path, check="size")
+            # After a grading by another verifier: this one's grades count again once it goes on.
+            if verifier_id in pool.verifier_ids:
+                pool = Pool.open(writer.path, verifier_id, check="size")
             rewards = pool.index.rewards
             self.sampled = len(rewards)
             self.mixed += len(mixed(pool))

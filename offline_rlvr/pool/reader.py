@@ -17,6 +17,29 @@ from offline_rlvr.pool.snapshot import Check, Snapshot, open_part, take_snapshot
 CACHE_BYTES = 256 << 20
 
 
+def grades_in_use(snapshot: Snapshot, without: str | None = None) -> str | None:
+    """The verifier whose grades count unless one is named: the last to commit of those with all.
+
+    A verifier counts from the commit that completes its grades of all groups, so a pool that is
+    being graded again keeps its old rewards until the new ones are whole, not a part of either.
+    Where no verifier has graded every group, the last to commit; None without any grades.
+
+    Args:
+        snapshot: The pool.
+        without: A verifier to leave out of account.
+    """
+    graded: dict[str, int] = {}
+    samples = 0
+    for entry in snapshot.files:
+        if entry.verifier_id is None:
+            samples += entry.rows
+        elif entry.verifier_id != without:
+            # Taken out and put back, so that the order is that of the last commits.
+            graded[entry.verifier_id] = graded.pop(entry.verifier_id, 0) + entry.rows
+    complete = [name for name, rows in graded.items() if rows == samples]
+    return next(iter([*reversed(complete), *reversed(graded)]), None)
+
+
 class Pool:
     """A pool as committed at the moment of opening; needs no lock and holds no file open."""
 
@@ -42,7 +65,7 @@ class Pool:
 
         Args:
             path: The pool's folder.
-            verifier_id: Whose grades to use; by default those committed last.
+            verifier_id: Whose grades to use; by default `grades_in_use`.
             check: `hash` reads every committed file once, `size` only compares sizes. Rows are
                 checked again when they are read, either way.
             cache_bytes: How much decoded data is kept between reads.
@@ -54,8 +77,8 @@ class Pool:
         """
         snapshot = take_snapshot(Path(path), check)
         present = list(dict.fromkeys(e.verifier_id for e in snapshot.files if e.verifier_id))
-        if verifier_id is None and present:
-            verifier_id = next(e.verifier_id for e in reversed(snapshot.files) if e.verifier_id)
+        if verifier_id is None:
+            verifier_id = grades_in_use(snapshot)
         elif verifier_id is not None and verifier_id not in present:
             raise ConfigError(
                 f"{path} has no grades of verifier {verifier_id!r}; it has {present or 'none'}"
@@ -91,6 +114,10 @@ class Pool:
     def verifier_ids(self) -> list[str]:
         """Verifiers with grades here, in order of their first commit."""
         return list(dict.fromkeys(e.verifier_id for e in self._snapshot.files if e.verifier_id))
+
+    def verifier_in_use(self, without: str | None = None) -> str | None:
+        """Whose grades count unless one is named, see `grades_in_use`."""
+        return grades_in_use(self._snapshot, without)
 
     @property
     def group_size(self) -> int:
@@ -151,13 +178,16 @@ class Pool:
                 yield Block(source, table, self.group_size, self.vocab_size)
 
     def verify(self) -> None:
-        """Read and check every row.
+        """Read and check every row, the grades of every verifier included.
 
         Raises:
-            DataError: A row is damaged.
+            DataError: A row is damaged; names file and row.
         """
         for _ in self.blocks():
             pass
+        for verifier_id in self.verifier_ids:
+            if verifier_id != self.verifier_id:  # whose grades were checked when they were indexed
+                build_index(self._snapshot, verifier_id)
 
     def _block(self, file: int, row_group: int) -> Block:
         key = (file, row_group)

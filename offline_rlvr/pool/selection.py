@@ -36,6 +36,21 @@ def mixed(
     return index.group_ids[keep]
 
 
+def responses(pool: Pool, *, right: bool = False, wrong: bool = False) -> np.ndarray:
+    """Which responses are right (status `correct`) or wrong (any other that has a reward).
+
+    Both together are the scored responses, neither is all. Unscored is neither right nor wrong.
+
+    Returns:
+        bool [groups of the index, K].
+    """
+    index = pool.index
+    if not (right or wrong):
+        return np.ones(index.correct.shape, bool)
+    is_wrong = ~index.correct & ~np.isnan(index.rewards)
+    return (index.correct & right) | (is_wrong & wrong)
+
+
 def probe(pool: Pool, size: int, salt: str = "probe") -> np.ndarray:
     """Ids of a fixed unfiltered slice, ascending.
 

@@ -1,11 +1,16 @@
 """A pool for people at a terminal. Model text is untrusted: it is escaped before it is shown."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from offline_rlvr.errors import ConfigError, DataError
+from offline_rlvr.pool import selection
 from offline_rlvr.pool.blocks import GroupArrays
+from offline_rlvr.pool.reader import Pool
 from offline_rlvr.pool.summary import QUANTILES
 
 _BAR = 40
@@ -55,22 +60,76 @@ def format_group(
     return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class Matches:
+    """Groups to show.
+
+    Attributes:
+        groups: Each with the responses to show, counted from 0.
+        matches: How many groups there are, those not shown included.
+    """
+
+    groups: list[tuple[GroupArrays, list[int]]]
+    matches: int
+
+
+def matching(
+    path: Path,
+    group: int | None = None,
+    *,
+    mixed: bool = False,
+    right: bool = False,
+    wrong: bool = False,
+    limit: int = 1,
+) -> Matches:
+    """Read the first groups that match, in ascending order of id.
+
+    Args:
+        path: The pool's folder.
+        group: Only this group.
+        mixed: Only mixed groups.
+        right: Only right responses, and groups that have some; with `wrong` all scored ones.
+        wrong: Only wrong responses, and groups that have some.
+        limit: Most groups to read.
+
+    Raises:
+        ConfigError: A limit below 1.
+        DataError: Nothing matches, or the group is not in the pool.
+    """
+    if limit < 1:
+        raise ConfigError(f"a limit of {limit} groups; it must be at least 1")
+    pool = Pool.open(path, check="size")
+    shown = selection.responses(pool, right=right, wrong=wrong)
+    keep = shown.any(1) & (pool.index.mixed | (not mixed))
+    if group is not None:
+        keep &= np.isin(np.arange(len(pool)), pool.positions([group]))
+    rows = np.flatnonzero(keep)
+    if not len(rows):
+        raise DataError(
+            f"{path} has no matching group" + ("" if group is None else f" {group}"),
+            hint="ask for less: --mixed, --right and --wrong must all hold",
+        )
+    found = pool.read(pool.index.group_ids[rows[:limit]])
+    pairs = [(g, np.flatnonzero(shown[row]).tolist()) for g, row in zip(found, rows, strict=False)]
+    return Matches(pairs, len(rows))
+
+
 def format_stats(stats: Mapping[str, Any]) -> str:
     """The funnel (see `summary.funnel`) as plain lines."""
     groups, total = stats["sampled_groups"], stats["sampled_responses"]
     lines = [f"{groups} groups of {stats['group_size']} responses ({total} responses)", ""]
     for name in ("mixed", "all_right", "all_wrong", "unscored_groups"):
-        lines.append(_share(name, stats[name], groups))
+        lines.append(share(name, stats[name], groups))
     lines.append("")
     for name in ("unscored_responses", "truncated_responses", "duplicate_responses"):
-        lines.append(_share(name, stats[name], total))
+        lines.append(share(name, stats[name], total))
     lines += [f"  dropped: {printable(reason)}: {n}" for reason, n in stats["drops"].items()]
     lines.append("")
     for name in ("mean_accuracy", "mean_at_k", "pass_at_k"):
         value = stats[name]
         lines.append(f"{name:<22}{'-' if value is None else f'{value:.4f}':>9}")
     lines += ["", "responses by status"]
-    lines += [_share(f"  {name}", count, total) for name, count in stats["statuses"].items()]
+    lines += [share(f"  {name}", count, total) for name, count in stats["statuses"].items()]
     lines += ["", "fully scored groups by number of correct responses"]
     most = max([1, *stats["correct_per_group"]])
     for correct, count in enumerate(stats["correct_per_group"]):
@@ -83,9 +142,10 @@ def format_stats(stats: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _share(name: str, count: int, total: int) -> str:
-    share = f"{100 * count / total:.1f} %" if total else "-"
-    return f"{name:<22}{count:>9}  {share:>8}"
+def share(name: str, count: int, total: int) -> str:
+    """A line with a count and its share of the total."""
+    percent = f"{100 * count / total:.1f} %" if total else "-"
+    return f"{name:<22}{count:>9}  {percent:>8}"
 
 
 def format_identity(identity: Mapping[str, Any]) -> str:

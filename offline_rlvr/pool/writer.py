@@ -17,7 +17,7 @@ from offline_rlvr.pool.opening import check_verifier_id, plain_identity, prepare
 from offline_rlvr.pool.reader import Pool
 from offline_rlvr.pool.rows import grades_table, samples_table
 from offline_rlvr.pool.schema import SCHEMA_VERSION, encode
-from offline_rlvr.pool.snapshot import Check, Snapshot
+from offline_rlvr.pool.snapshot import Check, Snapshot, take_snapshot
 from offline_rlvr.pool.summary import funnel
 from offline_rlvr.records import Group, Verdict
 
@@ -69,6 +69,16 @@ class PoolWriter:
         except BaseException:
             lock.release()
             raise
+
+    @classmethod
+    def reopen(cls, path: str | Path, *, check: Check = "hash") -> Self:
+        """Continue the pool at `path` as what it is: for work that needs no job config.
+
+        Raises:
+            ConfigError: There is no pool; nothing is made.
+            OfflineRlvrError: See `create_or_open`.
+        """
+        return cls.create_or_open(path, take_snapshot(Path(path), "size").identity, check=check)
 
     @property
     def committed_group_ids(self) -> np.ndarray:

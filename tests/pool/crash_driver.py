@@ -16,7 +16,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from offline_rlvr.pool import Pool, PoolWriter, durable
+from offline_rlvr import durable
+from offline_rlvr.pool import Pool, PoolWriter
 from offline_rlvr.records import Group, Problem, Response, Verdict
 
 IDENTITY = {"group_size": 2, "vocab_size": 100}

@@ -157,7 +157,8 @@ def test_regrading_adds_a_verifier(pool_path, identity):
         writer.append_grades("other-2", verdicts)
         assert writer.graded_group_ids("other-2") == {0, 1, 2, 3}
         assert writer.graded_group_ids("exact-1") == set(range(10))
-    pool = Pool.open(pool_path)
+    assert Pool.open(pool_path).verifier_id == "exact-1", "the other one has not graded all"
+    pool = Pool.open(pool_path, "other-2")
     assert pool.verifier_id == "other-2"
     assert pool.verifier_ids == ["exact-1", "other-2"]
     assert np.isnan(pool.index.rewards[0, 0])

@@ -40,8 +40,8 @@ def load(
         data_files: Only these files of the data set.
         question: Column of the question.
         answer: Column of the gold answer; numbers become their exact text.
-        id: Column of the id. Where there is none, ids are a name and the number of the row in the
-            split, from 0; the name is the stem of a single data file, else that of the data set.
+        id: Column of the id. Where there is none, ids are the last part of `path` and the number of
+            the row in the split, from 0.
         where: Keep rows that meet every condition: column -> `{above: x, below: y}` (strict, one
             may be left out) or `{equals: v}`.
         limit: Read at most so many problems.
@@ -63,8 +63,7 @@ def load(
     dataset = _load_dataset(
         source, path=path, name=subset, revision=revision, data_files=data_files, split=split
     )
-    stem = Path(data_files).stem if isinstance(data_files, str) else Path(path).absolute().name
-    return problems_of(source, stem, _rows(dataset, columns), columns, limit)
+    return problems_of(source, Path(path).absolute().name, _rows(dataset, columns), columns, limit)
 
 
 def _load_dataset(source: str, **arguments: Any) -> "Dataset":

@@ -25,10 +25,12 @@ def load(task: str, count: int, seed: int = 0, **task_config: Any) -> list[Probl
     Raises:
         ResourceError: The package is not installed.
         ConfigError: An unknown task (the nearest is named), or settings that the task refuses.
-        DataError: The generator left a question or an answer empty.
+        DataError: The task gives no gold answer (a few, such as `graph_color`, only check one).
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ConfigError(f"reasoning_gym: count is {count!r}; it must be a number of at least 1")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise ConfigError(f"reasoning_gym: seed is {seed!r}; it must be a whole number")
     if "size" in task_config:
         raise ConfigError("reasoning_gym: there is no parameter 'size'", hint="set count")
     try:

@@ -7,6 +7,7 @@ column whose whole name has the dots in it wins over a path.
 
 import math
 import re
+import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -99,7 +100,10 @@ def problems_of(
 
 
 class _MissingError(Exception):
-    """A path that leads nowhere; `damaged` when the columns are right and the value is not."""
+    """A path that leads nowhere; `damaged` when the columns are right and the value is not.
+
+    Its message starts with the path: "'a.b'; 'a' has: 'c'".
+    """
 
     def __init__(self, message: str, damaged: bool):
         super().__init__(message)
@@ -121,24 +125,25 @@ def _cell(row: dict[str, Any], path: str) -> Any:
         if isinstance(value, dict):
             if part not in value:
                 has = ", ".join(map(repr, value))
-                raise _MissingError(f"no column {path!r}; {at} has: {has}", False)
+                raise _MissingError(f"{path!r}; {at} has: {has}", damaged=False)
             value = value[part]
         elif isinstance(value, list) and part == "mean":
             value = _mean(path, at, value)
         elif isinstance(value, list) and re.fullmatch(r"-?[0-9]+", part):
             if not -len(value) <= int(part) < len(value):
-                raise _MissingError(f"no {path!r}; {at} has {len(value)} entries", True)
+                raise _MissingError(f"{path!r}; {at} has {len(value)} entries", damaged=True)
             value = value[int(part)]
         else:
-            message = f"no {path!r}; {at} is {value!r} ({type(value).__name__})"
-            raise _MissingError(message, value is None)
+            found = f"{reprlib.repr(value)} ({type(value).__name__})"
+            raise _MissingError(f"{path!r}; {at} is {found}", damaged=value is None)
         walked.append(part)
     return value
 
 
 def _mean(path: str, at: str, values: list[Any]) -> float:
     if not values or not all(_is_number(value) for value in values):
-        raise _MissingError(f"no {path!r}; {at} is {values!r}, not a list of finite numbers", True)
+        found = reprlib.repr(values)
+        raise _MissingError(f"{path!r}; {at} is {found}, not finite numbers", damaged=True)
     # Exactly rounded: a strict bound of 0.2 must not depend on the order of the scores.
     return math.fsum(values) / len(values)
 
@@ -158,7 +163,7 @@ def _check_columns(source: str, row: dict[str, Any], columns: Columns) -> None:
         except _MissingError as missing:
             if not missing.damaged:
                 raise ConfigError(
-                    f"{source} has {missing}",
+                    f"{source} has no column {missing}",
                     hint="name the columns with question=, answer= and id=",
                 ) from None
 
@@ -167,7 +172,7 @@ def _value(here: str, row: dict[str, Any], path: str) -> Any:
     try:
         return _cell(row, path)
     except _MissingError as missing:
-        raise DataError(f"{here}: there is {missing}") from None
+        raise DataError(f"{here}: there is no {missing}") from None
 
 
 def _text(here: str, row: dict[str, Any], path: str) -> str:
@@ -186,8 +191,10 @@ def _text(here: str, row: dict[str, Any], path: str) -> str:
 
 
 def _passes(here: str, row: dict[str, Any], where: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a row meets every condition; each is looked at, so that damage is always found."""
-    return all([_meets(here, row, path, condition) for path, condition in where.items()])
+    """Whether a row meets every condition."""
+    # Each is looked at, so that damage is found whatever the others say.
+    met = [_meets(here, row, path, condition) for path, condition in where.items()]
+    return all(met)
 
 
 def _meets(here: str, row: dict[str, Any], path: str, condition: Mapping[str, Any]) -> bool:

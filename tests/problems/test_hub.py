@@ -110,7 +110,10 @@ def test_a_plain_column_wins_over_a_path_and_gives_the_id(folder):
         (row("q", "1", [None, 1.0]), r"row 5: there is no 'scores\.mean'"),
         (row("q", "1", None), r"row 5: there is no 'scores\.mean'; 'scores' is None"),
         ({**row("q", "1", [0.5]), "prompt": []}, "row 5: there is no 'prompt.0.content'"),
-        ({**row("q", "1", [0.5]), "reward_model": None}, "row 5: 'reward_model' is None|is None"),
+        (
+            {**row("q", "1", [0.5]), "reward_model": None},
+            r"row 5: .*'reward_model(\.ground_truth)?'.* is None",
+        ),
     ],
 )
 def test_a_damaged_row_is_named(folder, damaged, message):
@@ -120,7 +123,7 @@ def test_a_damaged_row_is_named(folder, damaged, message):
 
 
 def test_damage_in_the_first_row_is_not_a_wrong_setting(folder):
-    with pytest.raises(DataError, match="row 0: there is no 'prompt.0.content'"):
+    with pytest.raises(DataError, match=r"row 0: there is no 'prompt\.0\.content'"):
         load("hub", path=folder([{**row("q", "1", [0.5]), "prompt": []}, *ROWS]), **NESTED)
 
 
@@ -150,7 +153,7 @@ def test_an_id_twice(folder):
         ({"where": {"source": {"equals": None}}}, "allowed: {above"),
         ({"where": ["scores"]}, "expected column: condition"),
         ({"limit": 0}, "limit is 0"),
-        ({"split": "test"}, r"Unknown split \"test\"|Unknown split"),
+        ({"split": "test"}, "Unknown split"),
         ({"split": None}, "split is None"),
         ({"subset": "hard"}, "'hard' not found"),
         ({"data_files": "none.parquet"}, r"none\.parquet"),
@@ -167,7 +170,7 @@ def test_a_bound_needs_a_number(folder):
 
 
 def test_a_missing_folder_is_found_without_the_network():
-    with pytest.raises(ConfigError, match="no data set './data/none'"):
+    with pytest.raises(ConfigError, match=r"no data set '\./data/none'"):
         load("hub", path="./data/none")
 
 

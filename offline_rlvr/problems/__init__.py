@@ -14,12 +14,14 @@ from typing import Any
 from offline_rlvr.errors import ConfigError
 from offline_rlvr.records import Problem
 
-__all__ = ["dedupe", "load", "names"]
+__all__ = ["dedupe", "load", "names", "overlap"]
+
+_NOT_SOURCES = {"rows"}
 
 
 def names() -> list[str]:
     """The sources there are."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+    return sorted({module.name for module in pkgutil.iter_modules(__path__)} - _NOT_SOURCES)
 
 
 def load(name: str, **params: Any) -> list[Problem]:
@@ -29,15 +31,18 @@ def load(name: str, **params: Any) -> list[Problem]:
         ConfigError: There is no such source or parameter (the nearest is named), a required
             parameter is missing, or the source refuses a value.
         DataError: The source's data is damaged.
+        ResourceError: The source needs a network or an optional package that is not there.
     """
     if name not in names():
         raise _unknown("problem source", name, names())
     source = importlib.import_module(f"{__name__}.{name}").load
     parameters = inspect.signature(source).parameters
+    # A source with `**settings` hands them on, and judges their names itself.
+    listed = {key: p for key, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
     for given in params:
-        if given not in parameters:
-            raise _unknown(f"parameter of problems {name!r}:", given, parameters)
-    for wanted, parameter in parameters.items():
+        if given not in listed and listed.keys() == parameters.keys():
+            raise _unknown(f"parameter of problems {name!r}:", given, listed)
+    for wanted, parameter in listed.items():
         if parameter.default is parameter.empty and wanted not in params:
             raise ConfigError(f"problems {name!r} need the parameter {wanted!r}")
     return source(**params)
@@ -50,6 +55,19 @@ def dedupe(problems: Iterable[Problem]) -> tuple[list[Problem], int]:
     for problem in everything:
         kept.setdefault(problem.question, problem)
     return list(kept.values()), len(everything) - len(kept)
+
+
+def overlap(problems: Iterable[Problem], others: Iterable[Problem]) -> list[str]:
+    """Ids of the problems whose question also stands in `others`, in order.
+
+    Questions are compared without regard to case and to the amount of white space.
+    """
+    there = {_normalized(problem.question) for problem in others}
+    return [problem.id for problem in problems if _normalized(problem.question) in there]
+
+
+def _normalized(question: str) -> str:
+    return " ".join(question.split()).casefold()
 
 
 def _unknown(what: str, found: str, allowed: Iterable[str]) -> ConfigError:

@@ -2,17 +2,12 @@
 
 import csv
 import json
-import math
 from collections.abc import Iterator
-from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 from offline_rlvr.errors import ConfigError, DataError
+from offline_rlvr.problems.rows import Columns, Row, problems_of
 from offline_rlvr.records import Problem
-
-#: Where a row stands, for messages ("line 3"), and its columns.
-Row = tuple[str, dict[str, Any]]
 
 
 def load(
@@ -26,7 +21,7 @@ def load(
 
     Args:
         path: The file.
-        question: Column of the question.
+        question: Column of the question; a path such as `prompt.0.content` for nested columns.
         answer: Column of the gold answer; numbers become their exact text (7 -> "7", 7.0 -> "7.0").
         id: Column of the id. Where no row has it, ids are the file's stem and a running number from
             0.
@@ -45,57 +40,8 @@ def load(
             f"{str(file)!r} ends in {file.suffix!r}; allowed: {', '.join(_READERS)}",
             hint="rename the file, or convert it",
         )
-    if limit is not None and limit < 1:
-        raise ConfigError(f"limit is {limit}; it must be at least 1, or null for all")
-    problems: list[Problem] = []
-    seen: dict[str, str] = {}
-    numbered: bool | None = None
-    for where, row in _READERS[file.suffix](file):
-        if limit is not None and len(problems) == limit:
-            break
-        if numbered is None:
-            _check_columns(file, row, question, answer, id)
-            numbered = id not in row
-        name = f"{file.stem}-{len(problems)}" if numbered else _text(file, where, row, id)
-        if name in seen:
-            raise DataError(f"{file}, {where}: id {name!r} is already that of {seen[name]}")
-        seen[name] = where
-        problems.append(
-            Problem(name, _text(file, where, row, question), _text(file, where, row, answer))
-        )
-    if not problems:
-        raise DataError(f"{file} holds no problems")
-    return problems
-
-
-def _check_columns(file: Path, row: dict[str, Any], question: str, answer: str, id: str) -> None:
-    """A column missing in the first row is a wrong setting; missing in a later row it is damage."""
-    # A missing id column is fine by default, but a misspelled one must not pass for it.
-    wanted = [question, answer] + ([id] if id != "id" else [])
-    if missing := [column for column in wanted if column not in row]:
-        raise ConfigError(
-            f"{file} has no column {missing[0]!r}; it has: {', '.join(map(repr, row))}",
-            hint="name the columns with question=, answer= and id=",
-        )
-
-
-def _text(file: Path, where: str, row: dict[str, Any], column: str) -> str:
-    """A cell as exact text."""
-    if column not in row:
-        raise DataError(f"{file}, {where}: there is no {column!r}")
-    value = row[column]
-    # bool is an int in Python, but True is nobody's number.
-    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
-        raise DataError(
-            f"{file}, {where}: {column!r} is {value!r} ({type(value).__name__}); "
-            "expected text or a number"
-        )
-    if isinstance(value, float) and not math.isfinite(value):
-        raise DataError(f"{file}, {where}: {column!r} is {value}; expected text or a finite number")
-    text = str(value)
-    if not text.strip():
-        raise DataError(f"{file}, {where}: {column!r} is empty")
-    return text
+    rows = _READERS[file.suffix](file)
+    return problems_of(str(file), file.stem, rows, Columns(question, answer, id), limit)
 
 
 def _jsonl(file: Path) -> Iterator[Row]:

@@ -58,12 +58,16 @@ def write_file(path: Path, data: bytes | memoryview, *, replace: bool = False) -
     """
     temporary = path.with_name(TMP_PREFIX + path.name)
     with writing(path):
-        _write_synced(temporary, memoryview(data))
-        if replace:
-            os.replace(temporary, path)
-        else:
-            _publish(temporary, path)
-        sync_folder(path.parent)
+        try:
+            _write_synced(temporary, memoryview(data))
+            if replace:
+                os.replace(temporary, path)
+            else:
+                _publish(temporary, path)
+            sync_folder(path.parent)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 @contextmanager

@@ -75,6 +75,7 @@ class Progress:
         spent = self._said - self._started
         fresh = self.done - self._before
         left = spent * (self.total - self.done) / fresh if fresh else float("nan")
-        eta = f", about {left:.0f} s left" if self.done < self.total and fresh else ""
+        running = fresh and self.done < self.total
+        eta = f", about {left:.0f} s left" if running else f" in {spent:.0f} s"
         tail = f"  {note}" if note else ""
         print(f"{self.label}: {self.done}/{self.total} {self.unit}{eta}{tail}", file=sys.stderr)

@@ -7,6 +7,7 @@ writing next removes it.
 """
 
 import errno
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -133,6 +134,12 @@ def make_folder(path: Path) -> None:
             if not path.is_dir():
                 raise
         sync_folder(path.parent)
+
+
+def file_sha256(path: Path) -> str:
+    """Hex digest of a file's content, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sync_folder(path: Path) -> None:

@@ -20,6 +20,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from offline_rlvr.durable import file_sha256
 from offline_rlvr.errors import ConfigError, IncompatibleError, ResourceError
 
 # Bars for reading and writing weights would run through ours; those of hub downloads stay.
@@ -183,7 +184,7 @@ def fingerprint(
         IncompatibleError where there are no weights.
     """
     folder = folder_of(name_or_path, revision)
-    weights = {path.name: _sha256(path) for path in sorted(folder.glob("*.safetensors"))}
+    weights = {path.name: file_sha256(path) for path in sorted(folder.glob("*.safetensors"))}
     if not weights:
         raise IncompatibleError(f"{str(folder)!r} holds no *.safetensors")
     config = json.loads((folder / "config.json").read_text("utf-8"))
@@ -255,12 +256,7 @@ def _adapter_hashes(adapter: Path) -> dict[str, str]:
             f"{str(adapter)!r} is not a PEFT adapter: it has no {' and no '.join(missing)}",
             hint="save it with peft_model.save_pretrained(folder)",
         )
-    return {path.name: _sha256(path) for path in files}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return {path.name: file_sha256(path) for path in files}
 
 
 def _digest(content: Any) -> str:

@@ -1,6 +1,5 @@
 """What a pool's folder holds at one moment: identity, commits and files, verified."""
 
-import hashlib
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from offline_rlvr.durable import file_sha256
 from offline_rlvr.errors import ConfigError, DataError
 from offline_rlvr.pool.commits import FileEntry, Logged, read_log, read_sealed, sha256
 from offline_rlvr.pool.schema import GRADES, SAMPLES, SCHEMA_VERSION, check_schema
@@ -164,7 +164,7 @@ def _verify_file(root: Path, entry: FileEntry, check: Check) -> None:
             f"{path} is damaged: {status.st_size} bytes; its commit says {entry.bytes}", hint=hint
         )
     if check == "hash":
-        with reading(entry.path), path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        with reading(entry.path):
+            digest = file_sha256(path)
         if digest != entry.sha256:
             raise DataError(f"{path} is damaged: its sha256 is not what its commit says", hint=hint)

@@ -7,7 +7,6 @@ checkpoints/update-000020/
     MANIFEST.json   bytes and sha256 of every other file
 """
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 from lightning.pytorch.plugins.io import CheckpointIO
 
-from offline_rlvr.durable import TMP_PREFIX, publish_folder
+from offline_rlvr.durable import TMP_PREFIX, file_sha256, publish_folder
 from offline_rlvr.errors import DataError, OfflineRlvrError
 
 MANIFEST = "MANIFEST.json"
@@ -49,7 +48,7 @@ class UpdateCheckpointIO(CheckpointIO):
             files = {
                 str(file.relative_to(folder)): {
                     "bytes": file.stat().st_size,
-                    "sha256": _sha256(file),
+                    "sha256": file_sha256(file),
                 }
                 for file in sorted(folder.rglob("*"))
                 if file.is_file()
@@ -94,7 +93,7 @@ def verify(folder: Path) -> None:
         manifest = json.loads((folder / MANIFEST).read_text())
         for name, facts in manifest.items():
             file = folder / name
-            if file.stat().st_size != facts["bytes"] or _sha256(file) != facts["sha256"]:
+            if file.stat().st_size != facts["bytes"] or file_sha256(file) != facts["sha256"]:
                 raise DataError(f"{file} is damaged: its bytes are not those of {MANIFEST}")
         if "state.json" not in manifest or "optimizer.pt" not in manifest:
             raise DataError(f"{folder / MANIFEST} does not name state.json and optimizer.pt")
@@ -151,8 +150,3 @@ def _free_name(path: Path) -> Path:
         number += 1
         candidate = path.with_name(f"{path.name}-{number}")
     return candidate
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

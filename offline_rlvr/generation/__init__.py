@@ -5,33 +5,45 @@ Importing this package imports no torch.
 """
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from offline_rlvr.errors import ConfigError
 from offline_rlvr.generation.sampling import Sampling, seed_for
 from offline_rlvr.records import Response
 
-__all__ = ["BACKENDS", "Generator", "Sampling", "load", "seed_for"]
+__all__ = ["BACKENDS", "Generator", "Pending", "Sampling", "load", "seed_for"]
 
 #: Modules of this package that are back-ends (the others are what they share).
 BACKENDS = ("hf",)
 
 
+#: Work handed to a back-end: call it to wait for the responses, one list per prompt, in order.
+Pending = Callable[[], list[list[Response]]]
+
+
 class Generator(Protocol):
-    """What the pool builder and the evaluator ask of a back-end."""
+    """What the pool builder asks of a back-end."""
 
     sampling: Sampling
 
-    def generate(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]]
-    ) -> list[list[Response]]:
-        """Sample `len(seeds[i])` responses for the prompt ids `prompts[i]`, in input order.
+    def submit(self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]]) -> Pending:
+        """Have `len(seeds[i])` responses sampled for the prompt ids `prompts[i]`.
 
-        Each response holds the ids as drawn and, for each, its log-prob under the distribution it
-        was drawn from; a back-end that cannot give a finite one raises DataError instead of a
-        placeholder.
+        Several submissions may be under way, so that an engine stays busy while the last responses
+        of an earlier one are still growing. Each response holds the ids as drawn and, for each, its
+        log-prob under the distribution it was drawn from.
+
+        Raises:
+            DataError: On submitting or waiting: a prompt is empty, or the engine gave no finite
+                log-prob where one belongs.
+            IncompatibleError: A prompt and its response do not fit the model.
+            ResourceError: The engine is gone, out of memory or out of reach.
         """
+        ...
+
+    def close(self) -> None:
+        """Let go of the engine, its processes and its memory."""
         ...
 
 

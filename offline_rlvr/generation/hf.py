@@ -9,6 +9,7 @@ config or the global random state.
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,12 +29,10 @@ from transformers import (
 )
 
 from offline_rlvr.errors import ConfigError, DataError, IncompatibleError
+from offline_rlvr.generation import Pending
 from offline_rlvr.generation.pretrained import load_model, load_tokenizer
-from offline_rlvr.generation.sampling import Sampling
+from offline_rlvr.generation.sampling import Sampling, checked_response
 from offline_rlvr.records import Response
-
-#: A log-prob may exceed 0 by rounding only.
-MAX_LOGPROB = 1e-6
 
 
 class HFGenerator:
@@ -102,6 +101,13 @@ class HFGenerator:
                     responses[i, k] = self._response(i, ids, logprobs, seeds[i][k])
         return [[responses[i, k] for k in range(len(seeds[i]))] for i in range(len(prompts))]
 
+    def submit(self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]]) -> Pending:
+        """`generate`, put off until the result is asked for."""
+        return partial(self.generate, prompts, seeds)
+
+    def close(self) -> None:
+        """Nothing to do: the model goes with this object."""
+
     def _check_lengths(self, prompts: Sequence[Sequence[int]]) -> None:
         limit = getattr(self.model.config, "max_position_embeddings", None) or math.inf
         for i, prompt in enumerate(prompts):
@@ -152,20 +158,8 @@ class HFGenerator:
         return ids[:end], logprobs[:end]
 
     def _response(self, prompt: int, ids: list[int], logprobs: list[float], seed: int) -> Response:
-        for t, logprob in enumerate(logprobs):
-            if not -math.inf < logprob <= MAX_LOGPROB:
-                raise DataError(
-                    f"prompt {prompt}: token {t} of a response (id {ids[t]}) has log-prob "
-                    f"{logprob}; it must be finite and <= 0",
-                    hint="the model's logits are not finite here: check its weights and its dtype",
-                )
-        return Response(
-            token_ids=tuple(ids),
-            behavior_logprobs=tuple(logprobs),
-            text=str(self.tokenizer.decode(ids, skip_special_tokens=True)),
-            finish_reason="stop" if ids[-1] in self.sampling.stop_token_ids else "length",
-            seed=seed,
-        )
+        text = str(self.tokenizer.decode(ids, skip_special_tokens=True))
+        return checked_response(prompt, ids, logprobs, text, self.sampling, seed)
 
 
 class SeededDraw(LogitsProcessor):

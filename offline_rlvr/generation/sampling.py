@@ -1,14 +1,19 @@
 """How responses are sampled: every setting, explicit and in full. No torch here."""
 
 import hashlib
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from offline_rlvr.errors import ConfigError
+from offline_rlvr.errors import ConfigError, DataError
+from offline_rlvr.records import Response
 
 #: Stored log-probs are those of the distribution the token was drawn from: after temperature and
 #: truncation.
 LOGPROB_MODE = "sampled_distribution"
+#: A log-prob may exceed 0 by rounding only.
+MAX_LOGPROB = 1e-6
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,51 @@ def seed_for(run_seed: int, group_id: int, index: int) -> int:
     """The 63-bit sampling seed of response `index` of a group: a pure function of its arguments."""
     digest = hashlib.sha256(f"{run_seed}/{group_id}/{index}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
+
+
+def checked_response(
+    prompt: int,
+    ids: Sequence[int],
+    logprobs: Sequence[float | None],
+    text: str,
+    sampling: Sampling,
+    seed: int | None,
+) -> Response:
+    """A back-end's response, or an error that says where it is not what it must be.
+
+    It ends with a stop token (`stop`) or at the length limit (`length`), and nowhere else.
+
+    Args:
+        prompt: Position of its prompt in the submission, for the message.
+        ids: Token ids as drawn, the stop token included.
+        logprobs: Their log-probs in nats, one for each.
+        text: The ids decoded.
+        sampling: The settings they were drawn with.
+        seed: Of its random stream; None where the engine has only one for all.
+
+    Raises:
+        DataError: Lengths differ, a log-prob is missing, not finite or positive, or the response
+            ends in an impossible place.
+    """
+    if len(ids) != len(logprobs):
+        raise DataError(f"prompt {prompt}: {len(ids)} token ids but {len(logprobs)} log-probs")
+    for t, logprob in enumerate(logprobs):
+        if logprob is None or not -math.inf < logprob <= MAX_LOGPROB:
+            raise DataError(
+                f"prompt {prompt}: token {t} of a response (id {ids[t]}) has log-prob "
+                f"{logprob}; it must be finite and <= 0",
+                hint="the model's logits are not finite here: check its weights and its dtype",
+            )
+    stops = [t for t, token in enumerate(ids) if token in sampling.stop_token_ids]
+    end = stops[0] + 1 if stops else sampling.max_new_tokens
+    if len(ids) != end:
+        raise DataError(
+            f"prompt {prompt}: a response of {len(ids)} tokens should have {end}: it ends with the "
+            f"first of the stop tokens {sampling.stop_token_ids}, or after max_new_tokens",
+            hint="the engine follows other stop or length rules; see its log",
+        )
+    finish = "stop" if stops else "length"
+    return Response(tuple(ids), tuple(map(float, logprobs)), text, finish, seed)  # type: ignore[arg-type]
 
 
 def _refuse(name: str, value: object, allowed: str, hint: str | None = None) -> None:

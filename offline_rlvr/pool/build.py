@@ -202,7 +202,7 @@ def _sample(
 ) -> list[Group]:
     k = config.pool.group_size
     seeds = [[seed_for(config.pool.seed, row, index) for index in range(k)] for row in rows]
-    sampled = generator.generate([draws.prompts[row] for row in rows], seeds)
+    sampled = generator.submit([draws.prompts[row] for row in rows], seeds)()
     pairs = [
         (draws.problems[row].answer, response.text)
         for row, responses in zip(rows, sampled, strict=True)

@@ -53,6 +53,19 @@ def parse_overrides(tokens: Sequence[str]) -> list[tuple[str, str]]:
     return pairs
 
 
+def share_of(text: str) -> str:
+    """A share written `1%` or `0.01`, as the latter.
+
+    Raises:
+        ConfigError: Not a number.
+    """
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise ConfigError(f"{text!r} is not a share", hint="write 1% or 0.01") from None
+    return repr(value)
+
+
 def read_part(section: str, tokens: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """Name and settings of one part from `--SECTION.name NAME --SECTION.KEY VALUE`, without a file.
 

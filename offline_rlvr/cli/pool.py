@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from offline_rlvr.cli.options import Overrides, read_config
+from offline_rlvr.cli.options import Overrides, read_config, share_of
 
 app = App(name="pool", help="Build a rollout pool and look into it.")
 
@@ -16,6 +16,10 @@ def build(
     config: Path,
     *overrides: Overrides,
     output: Annotated[Path, Parameter(name=["--output", "-o"])],
+    part: Annotated[str, Parameter(name="--slice")] = "1/1",
+    pilot: int | None = None,
+    dry_run: bool = False,
+    max_unscored: str | None = None,
 ) -> None:
     """Sample, verify and store groups until enough are mixed; typed again, it continues.
 
@@ -25,16 +29,37 @@ def build(
         YAML file of the job.
     output
         The pool's folder, e.g. pools/arith.
+    part
+        Draw one of N disjoint slices of the problems, e.g. 3/8, with an eighth of the goals; give
+        each slice its own folder and join them with `pool merge`.
+    pilot
+        Sample this many groups only, then tell mixed rate, tokens/s, hours and disk of the whole;
+        without it, the same command goes on from there.
+    dry_run
+        Read the problems and check the settings; load no model, sample nothing.
+    max_unscored
+        Stop above this share of unscored responses, e.g. 1% (short for --pool.max_unscored).
     """
-    settings = read_config(config, overrides)
-    from offline_rlvr.pool.build import build_pool
+    extra = [] if max_unscored is None else ["--pool.max_unscored", share_of(max_unscored)]
+    settings = read_config(config, [*overrides, *extra])
+    from offline_rlvr.pool import build as building
     from offline_rlvr.pool.show import format_stats
     from offline_rlvr.pool.summary import funnel
 
-    pool = build_pool(settings, output)
+    which = building.Slice.parse(part)
+    if dry_run:
+        print("\n".join(building.dry_run(settings, output, which)))
+        return
+    if pilot is not None:
+        print("\n".join(building.pilot(settings, output, pilot, which)))
+        return
+    pool = building.build_pool(settings, output, which)
     print(format_stats(funnel(pool)))
     paths = f"{shlex.quote(str(config))} --pool {shlex.quote(str(output))}"
-    print(f"pool: {output}  (next: offline-rlvr train {paths} --run runs/NAME)")
+    following = f"train {paths} --run runs/NAME"
+    if which.count > 1:
+        following = f"pool merge POOL {shlex.quote(str(output))} and the other slices"
+    print(f"pool: {output}  (next: offline-rlvr {following})")
 
 
 @app.command

@@ -5,14 +5,14 @@ Importing this package imports no torch.
 """
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from offline_rlvr.errors import ConfigError
 from offline_rlvr.generation.sampling import Sampling, seed_for
 from offline_rlvr.records import Response
 
-__all__ = ["BACKENDS", "Generator", "Pending", "Sampling", "load", "seed_for"]
+__all__ = ["BACKENDS", "Generator", "Pending", "Sampling", "engine_of", "load", "seed_for"]
 
 #: Modules of this package that are back-ends (the others are what they share).
 BACKENDS = ("hf",)
@@ -59,3 +59,11 @@ def load(name: str, **params: Any) -> Generator:
             hint=f"set the back-end to {BACKENDS[0]!r}",
         )
     return importlib.import_module(f"{__name__}.{name}").load(**params)
+
+
+def engine_of(name: str, params: Mapping[str, Any]) -> str:
+    """What samples in the end: pools of one engine may go on with another way to reach it."""
+    if name == "ray":
+        inner = dict(params.get("backend") or {})
+        return engine_of(str(inner.pop("name", "")), inner)
+    return "vllm" if name == "server" else name

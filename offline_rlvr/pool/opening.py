@@ -19,9 +19,9 @@ from offline_rlvr.pool.snapshot import (
     take_snapshot,
 )
 
-#: This entry of an identity is recorded when the pool is made; later commits may come from other
-#: versions.
-INFORMATIONAL = "versions"
+#: These entries of an identity are recorded when the pool is made, and not compared afterwards:
+#: later commits may come from other versions, and the evaluation set may change.
+INFORMATIONAL = ("versions", "overlap")
 
 
 def plain_identity(identity: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def prepare(root: Path, identity: dict[str, Any], check: Check) -> Snapshot:
         body = {"schema_version": SCHEMA_VERSION, "identity": identity}
         write_file(root / IDENTITY_NAME, seal(body))
     stored, _ = read_identity(root)
-    _compare(root, stored, identity)
+    refuse_other(root, stored, identity)
     snapshot = take_snapshot(root, check)
     committed = {entry.path for entry in snapshot.files}
     with writing(root):
@@ -121,13 +121,18 @@ def _folders(root: Path) -> Iterator[Path]:
     yield root
 
 
-def _compare(root: Path, stored: dict[str, Any], given: dict[str, Any]) -> None:
+def refuse_other(root: Path, stored: dict[str, Any], given: dict[str, Any]) -> None:
+    """Refuse to go on with a pool that is of another identity.
+
+    Raises:
+        IncompatibleError: Lists each difference.
+    """
     old, new = _flat(stored), _flat(given)
     lines = [
         f"  {key}: {old.get(key, '(absent)')} -> {new.get(key, '(absent)')}"
         for key in sorted(old.keys() | new.keys())
         if old.get(key, "(absent)") != new.get(key, "(absent)")
-        and key.split(".")[0] != INFORMATIONAL
+        and key.split(".")[0] not in INFORMATIONAL
     ]
     if lines:
         raise IncompatibleError(

@@ -106,6 +106,11 @@ class Pool:
         return len(self._snapshot.log)
 
     @property
+    def bytes(self) -> int:
+        """Size of all committed Parquet files."""
+        return sum(entry.bytes for entry in self._snapshot.files)
+
+    @property
     def drops(self) -> dict[str, int]:
         """Problems drawn but not sampled, by reason."""
         return self._snapshot.drops

@@ -20,6 +20,7 @@ from offline_rlvr.policy.load import load_weights
 from offline_rlvr.stream.data import UpdateData
 from offline_rlvr.trainer.anchors import Anchor
 from offline_rlvr.trainer.checkpoints import STATE
+from offline_rlvr.trainer.mismatch import explain
 from offline_rlvr.trainer.record import ResponseRows, UpdateResult
 
 
@@ -91,7 +92,7 @@ class OfflineModule(pl.LightningModule):
         self._require_finite(update, groups, "loss", loss)
         self._require_finite(update, groups, "gradient norm", norm)
         metrics = diagnostics.result(window=self.ess_window, grad_norm=float(norm))
-        self._check_first_update(update, metrics)
+        self._check_first_update(update, groups, metrics)
         metrics["train/loss"] = float(loss)
         metrics["train/learning_rate"] = optimizer.param_groups[0]["lr"]
         if self.probe is not None and (update - 1) % self.train_config.probe_every == 0:
@@ -177,7 +178,9 @@ class OfflineModule(pl.LightningModule):
             "whether the policy has drifted too far (drift/abs_log_ratio)",
         )
 
-    def _check_first_update(self, update: int, metrics: dict[str, float]) -> None:
+    def _check_first_update(
+        self, update: int, groups: PoolBatch, metrics: dict[str, float]
+    ) -> None:
         """Before the first step: does the untouched policy reproduce the stored log-probs?"""
         if update != 1:
             return
@@ -188,8 +191,8 @@ class OfflineModule(pl.LightningModule):
             raise IncompatibleError(
                 f"the untouched policy differs from the pool's stored log-probs by "
                 f"{self.noise_floor:.3f} nats per token; at most {allowed} is allowed "
-                "(train.max_noise_floor). Model, tokenizer, template or temperature are not those "
-                "that built the pool",
+                f"(train.max_noise_floor). It looks like this: "
+                f"{explain(self.policy, groups, allowed)}",
                 hint="`offline-rlvr pool stats` shows what built it; nothing was trained",
             )
 

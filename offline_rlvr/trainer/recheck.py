@@ -11,6 +11,7 @@ from offline_rlvr.policy import load_policy, micro_batches
 from offline_rlvr.pool import Pool
 from offline_rlvr.progress import Progress
 from offline_rlvr.stream.data import collate
+from offline_rlvr.trainer.mismatch import GROUPS, explain
 
 #: Tokens of a forward pass; no gradient, so this is little memory.
 TOKEN_BUDGET = 16384
@@ -90,7 +91,8 @@ def recheck(pool: Pool, groups: int, max_noise: float, device: str = "auto") -> 
             f"the stored log-probs of group {noise.worst_group} differ from those of "
             f"{model['name_or_path']!r} by {noise.worst_mean:.3g} nats per token (all "
             f"{noise.groups} groups: mean {noise.mean:.3g}, largest {noise.largest:.3g}); "
-            f"at most {max_noise:g} is allowed",
+            f"at most {max_noise:g} is allowed. It looks like this: "
+            f"{explain(policy, collate(pool.read(index.group_ids[at[:GROUPS]])), max_noise)}",
             hint="do not train on this pool with this model; if the noise is that of the sampler's "
             "dtype, raise --max-noise",
         )

@@ -43,12 +43,38 @@ class WriterLock:
 
     def release(self) -> None:
         """Let the next writer in; harmless when already released."""
+        if self._lock.is_locked:
+            self._owner.unlink(missing_ok=True)
         self._lock.release()
 
     def _holder(self) -> str:
+        owner = _owner_of(self._owner)
+        # Without a name it has the lock but has not written it yet.
+        return "another process" if owner is None else f"process {owner[0]} on host {owner[1]}"
+
+
+def writer_of(folder: Path) -> str | None:
+    """The writer at work in a folder, told without touching its lock; None when there is none.
+
+    On another host nothing can be known of a process, so the last writer there counts as at work.
+    """
+    owner = _owner_of(folder / OWNER_NAME)
+    if owner is None:
+        return None
+    pid, host = owner
+    if host == socket.gethostname():
         try:
-            owner = json.loads(self._owner.read_text(encoding="utf-8"))
-            return f"process {int(owner['pid'])} on host {owner['host']}"
-        except (OSError, ValueError, KeyError, TypeError):
-            # It has the lock but has not written its name yet.
-            return "another process"
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return None
+        except PermissionError:
+            pass  # it lives, under another user
+    return f"process {pid} on host {host}"
+
+
+def _owner_of(path: Path) -> tuple[int, str] | None:
+    try:
+        owner = json.loads(path.read_text(encoding="utf-8"))
+        return int(owner["pid"]), str(owner["host"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

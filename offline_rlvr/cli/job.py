@@ -1,4 +1,4 @@
-"""The verbs of the main job: quickstart, train, evaluate, report, verify."""
+"""The verbs of the main job: quickstart, train, evaluate, report."""
 
 import shlex
 from collections.abc import Sequence
@@ -109,19 +109,6 @@ def report(run: Path) -> None:
 
     render_report(run)
     _say_summary(run)
-
-
-def verify(run: Path) -> None:
-    """Prove from the run folder that every group of the plan counted exactly once.
-
-    Parameters
-    ----------
-    run
-        The run's folder.
-    """
-    from offline_rlvr.trainer.verify import verify_run
-
-    print(verify_run(run))
 
 
 def _say_summary(run: Path) -> None:

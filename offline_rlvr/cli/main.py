@@ -9,7 +9,7 @@ from types import FrameType
 from cyclopts import App
 
 from offline_rlvr import __version__
-from offline_rlvr.cli import config, job, pool
+from offline_rlvr.cli import config, job, pool, run
 from offline_rlvr.errors import Interrupted, OfflineRlvrError
 
 app = App(
@@ -27,7 +27,8 @@ app.command(pool.app)
 app.command(job.train)
 app.command(job.evaluate)
 app.command(job.report)
-app.command(job.verify)
+app.command(run.app)
+app.command(run.resume)
 app.command(config.app)
 app.command(config.objectives)
 

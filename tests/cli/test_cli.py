@@ -12,7 +12,7 @@ import pytest
 def test_help_lists_the_verbs_and_needs_no_torch(command):
     code, output = command("--help")
     assert code == 0
-    for verb in ("quickstart", "pool", "train", "evaluate", "report", "verify", "config"):
+    for verb in ("quickstart", "pool", "train", "evaluate", "report", "run", "resume", "config"):
         assert verb in output
     assert "75 interrupted" in output
 
@@ -42,7 +42,7 @@ def test_help_of_train_tells_of_overrides(command):
         (["pool", "show", "{pool}", "99999"], 3, "99999"),
         (["report", "none"], 3, "not a run"),
         (["evaluate", "none"], 3, "not a run"),
-        (["verify", "none"], 3, "not a run"),
+        (["run", "verify", "none"], 3, "not a run"),
     ],
 )
 def test_mistakes_end_in_an_exit_code_and_a_plain_message(

@@ -20,6 +20,6 @@ def test_quickstart_ends_in_a_summary_and_a_report_and_says_so_again(command, tm
     code, output = command("evaluate", "runs/quickstart", cwd=tmp_path)
     assert code == 0, output
     assert "mean@4" in output
-    code, output = command("verify", "runs/quickstart", cwd=tmp_path)
+    code, output = command("run", "verify", "runs/quickstart", cwd=tmp_path)
     assert code == 0, output
     assert "each exactly once" in output

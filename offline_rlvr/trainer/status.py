@@ -1,0 +1,138 @@
+"""Where runs stand, told from their folders alone; nothing is loaded, locked or changed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from offline_rlvr.config import load_config
+from offline_rlvr.evaluation import read_evaluations
+from offline_rlvr.lock import writer_of
+from offline_rlvr.stream import read_rows
+from offline_rlvr.trainer.folder import RunFolder
+
+State = Literal["complete", "running", "stopped", "new"]
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """One run at one moment.
+
+    Attributes:
+        run: Its folder.
+        state: `complete`: every update asked for is applied; `running`: a process writes it;
+            `stopped`: the same command continues it; `new`: no update yet.
+        applied: Updates in the ledger; the last of them may not be in a checkpoint yet.
+        asked: Updates asked for.
+        saved: Update of the newest checkpoint, 0 without one.
+        attempts: Starts that applied an update.
+        writer: The process at work, or None.
+        last: Metrics of the last update.
+        accuracy: (update, set, mean) of every evaluation, in order.
+    """
+
+    run: RunFolder
+    state: State
+    applied: int
+    asked: int
+    saved: int
+    attempts: int
+    writer: str | None
+    last: Mapping[str, Any]
+    accuracy: tuple[tuple[int, str, float], ...]
+
+    @classmethod
+    def of(cls, path: Path) -> "RunStatus":
+        """Read a run's folder.
+
+        Raises:
+            DataError: It is not a run, or is damaged.
+        """
+        run = RunFolder.open(path)
+        config = load_config(path / "config.yaml")
+        planned = int(run.facts["plan"]["updates"])
+        asked = min(planned, config.train.max_updates or planned)
+        ledger = list(read_rows(path / "ledger.jsonl"))
+        applied = ledger[-1]["update"] if ledger else 0
+        saved = max((int(p.name[-6:]) for p in run.checkpoints.glob("update-??????")), default=0)
+        last: Mapping[str, Any] = {}
+        for row in read_rows(path / "metrics.jsonl"):
+            last = row
+        writer = writer_of(path)
+        state: State = "new" if not ledger else "stopped"
+        if writer is not None:
+            state = "running"
+        elif saved >= asked:
+            state = "complete"
+        evaluations = sorted(read_evaluations(path), key=lambda e: (e.update, e.name))
+        accuracy = tuple(
+            (e.update, e.name, e.summary()[f"mean@{e.n}"]["value"]) for e in evaluations
+        )
+        attempts = run.next_attempt() - 1
+        return cls(run, state, applied, asked, saved, attempts, writer, last, accuracy)
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """Name, state, updates, objective, drift, ESS and newest accuracy, for a table."""
+        return (
+            self.run.path.name,
+            self.state,
+            f"{self.applied}/{self.asked}",
+            str(self.run.facts["objective"]["name"]),
+            _number(self.last.get("drift/abs_log_ratio")),
+            _number(self.last.get("weights/ess")),
+            f"{self.accuracy[-1][2]:.1%}" if self.accuracy else "-",
+        )
+
+
+#: Names of the columns of `RunStatus.row`.
+COLUMNS = ("run", "state", "updates", "objective", "drift", "ess", "accuracy")
+
+
+#: Metrics that a line about an update shows.
+SHOWN = (
+    "train/loss",
+    "train/grad_norm",
+    "drift/abs_log_ratio",
+    "drift/k3_behavior_policy",
+    "weights/ess",
+)
+
+
+def find_runs(folder: Path) -> list[RunStatus]:
+    """Every run directly in a folder, by name."""
+    if not folder.is_dir():
+        return []
+    return [RunStatus.of(p) for p in sorted(folder.iterdir()) if (p / "run.json").is_file()]
+
+
+def describe(status: RunStatus) -> list[str]:
+    """Plain lines about one run."""
+    facts = status.run.facts
+    lines = [
+        f"{status.run.path}: {status.state}"
+        + (f" ({status.writer})" if status.writer else "")
+        + f", {status.applied} of {status.asked} updates applied, {status.saved} saved, "
+        f"{status.attempts} attempt{'' if status.attempts == 1 else 's'}",
+        f"objective  {facts['objective']}",
+        f"model      {facts['model']['name_or_path']}",
+        f"pool       {facts['pool']['path']}, commit {facts['pool']['commit']}",
+        f"plan       {facts['plan']['hash'][:12]}: {facts['plan']['updates']} updates of "
+        f"{facts['plan']['groups_per_update']} groups",
+    ]
+    if status.last:
+        lines.append(metrics_line(status.last))
+    lines += [
+        f"accuracy   {mean:.1%} on {name} after update {u}" for u, name, mean in status.accuracy
+    ]
+    return lines
+
+
+def metrics_line(row: Mapping[str, Any]) -> str:
+    """One update in one line."""
+    known = [f"{name} {_number(row[name])}" for name in SHOWN if name in row]
+    return f"update {row['update']:<4}" + ", ".join(known)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, int | float) else "-"

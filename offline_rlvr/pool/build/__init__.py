@@ -1,0 +1,99 @@
+"""Build a pool: draw problems, sample K responses each, verify, commit; continue when typed again.
+
+This package is the one place of the pool that reads a config.
+"""
+
+from pathlib import Path
+
+from offline_rlvr import verifier
+from offline_rlvr.config import Config
+from offline_rlvr.pool.build.draw import (
+    Slice,
+    draw,
+    identity_of,
+    overlap_of,
+    sampling_of,
+)
+from offline_rlvr.pool.build.fill import Filler, Throughput
+from offline_rlvr.pool.build.forecast import forecast
+from offline_rlvr.pool.build.tally import Tally
+from offline_rlvr.pool.opening import plain_identity, refuse_other
+from offline_rlvr.pool.reader import Pool
+from offline_rlvr.pool.snapshot import IDENTITY_NAME
+from offline_rlvr.pool.writer import PoolWriter
+
+__all__ = ["Slice", "build_pool", "draw", "dry_run", "identity_of", "pilot", "sampling_of"]
+
+
+def build_pool(config: Config, path: Path, part: Slice = Slice()) -> Pool:
+    """Make or continue the pool at `path` until enough mixed groups are stored.
+
+    Args:
+        config: The job.
+        path: The pool's folder.
+        part: Draw only this slice of the problems, with its share of the goals.
+
+    Raises:
+        ConfigError: The config cannot be used; nothing was started.
+        IncompatibleError: `path` holds a pool of another identity.
+        QualityGateError: The budget is used up, or too many responses could not be scored; all is
+            kept.
+    """
+    tally, _ = _fill(config, path, part)
+    tally.check_gate()
+    tally.check_goal()
+    return Pool.open(path, check="size")
+
+
+def pilot(config: Config, path: Path, groups: int, part: Slice = Slice()) -> list[str]:
+    """Sample until `path` holds this many groups; say what the whole pool will take.
+
+    They are the first groups of the pool: building it continues after them.
+
+    Raises:
+        OfflineRlvrError: See `build_pool`.
+    """
+    least = config.pool.max_sampled_groups
+    budget = {"max_sampled_groups": groups * part.count if least is None else min(groups, least)}
+    small = config.model_copy(update={"pool": config.pool.model_copy(update=budget)})
+    tally, speed = _fill(small, path, part)
+    tally.check_gate()
+    return forecast(config, Pool.open(path, check="size"), tally.available, part, speed)
+
+
+def dry_run(config: Config, path: Path, part: Slice = Slice()) -> list[str]:
+    """Read the problems, check the settings, say what the pool will take; nothing is sampled.
+
+    Raises:
+        OfflineRlvrError: What would stop the build, too.
+    """
+    sampling = sampling_of(config)
+    with config.build("verifier", verifier.load) as judge:
+        draws = draw(config, judge)
+    lines = [f"problems   {len(draws.problems)} to draw from"]
+    lines += [f"           {count} dropped: {reason}" for reason, count in draws.dropped.items()]
+    lines += [
+        f"           {count} are also in the evaluation set {name!r}"
+        for name, count in overlap_of(config, draws).items()
+    ]
+    stored = Pool.open(path, check="size") if (path / IDENTITY_NAME).exists() else None
+    identity = identity_of(config, sampling, draws, part)
+    if stored is not None:
+        refuse_other(path, stored.identity, plain_identity(identity))
+    available = len(part.positions(len(draws.problems)))
+    return [*lines, *forecast(config, stored, available, part, None)]
+
+
+def _fill(config: Config, path: Path, part: Slice) -> tuple[Tally, Throughput]:
+    sampling = sampling_of(config)
+    with config.build("verifier", verifier.load) as judge:
+        draws = draw(config, judge)
+        identity = identity_of(config, sampling, draws, part)
+        if not (path / IDENTITY_NAME).exists():
+            identity["overlap"] = overlap_of(config, draws)
+        with PoolWriter.create_or_open(path, identity) as writer:
+            available = len(part.positions(len(draws.problems)))
+            tally = Tally(config, writer, judge.id, part, available)
+            speed = Filler(config, writer, draws, sampling, judge, part, tally).run()
+            writer.finish()
+    return tally, speed

@@ -1,0 +1,97 @@
+"""What a pool will take, told from the part of it that is stored."""
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+
+from offline_rlvr.config import Config
+from offline_rlvr.pool.build.draw import Slice
+from offline_rlvr.pool.build.fill import Throughput
+from offline_rlvr.pool.reader import Pool
+
+#: Quantile of the interval of the mixed rate (95 %).
+Z = NormalDist().inv_cdf(0.975)
+#: An id, a log-prob and its text, before compression.
+MOST_BYTES_PER_TOKEN = 14
+
+
+def forecast(
+    config: Config, pool: Pool | None, available: int, part: Slice, speed: Throughput | None
+) -> list[str]:
+    """Plain lines: groups, tokens, disk and hours until the goal.
+
+    Args:
+        config: The job.
+        pool: What is stored of it, or None.
+        available: Problems this builder may draw, those stored included.
+        part: What it draws.
+        speed: Measured throughput, or None.
+    """
+    wanted = part.share(config.pool.mixed_groups) + part.share(config.pool.probe_groups)
+    k = config.pool.group_size
+    if pool is None or not len(pool):
+        most = min(available, part.share(config.pool.max_sampled_groups or available))
+        tokens = most * k * config.sampling.max_new_tokens
+        return [
+            f"goal       {wanted} mixed groups of {k} responses, of at most {most} sampled",
+            f"tokens     at most {tokens:,}",
+            f"disk       at most {_size(tokens * MOST_BYTES_PER_TOKEN)}",
+            "mixed rate and speed are not known yet: --pilot N samples N groups and tells",
+        ]
+    stored, mixed = len(pool), int(pool.index.mixed.sum())
+    low, high = wilson(mixed, stored)
+    tokens = pool.index.response_lengths.sum(dtype=np.int64) / stored
+    left = max(0, wanted - mixed)
+    needed, most = (left / rate if left and rate else 0.0 for rate in (mixed / stored, low))
+    lines = [
+        f"stored     {stored} groups, {mixed} mixed: {mixed / stored:.0%} "
+        f"(95 %: {low:.0%} to {high:.0%})",
+    ]
+    if left and not mixed:
+        return [*lines, f"to go      {left} mixed groups; none so far, so no forecast"]
+    lines.append(
+        f"to go      {left} mixed groups: about {needed:,.0f} groups more (at most {most:,.0f}), "
+        f"of {available - stored:,} problems left"
+    )
+    lines.append(f"tokens     {tokens:,.0f} a group, about {needed * tokens:,.0f} more")
+    lines.append(f"disk       about {_size(pool.bytes / stored * (stored + needed))} in all")
+    if speed is not None and speed.tokens:
+        rate = speed.tokens / speed.seconds
+        lines.append(
+            f"speed      {rate:,.0f} tokens/s: about {_time(needed * tokens / rate)} more "
+            f"(at most {_time(most * tokens / rate)}), without the start of the engine"
+        )
+    else:
+        lines.append("speed      nothing was sampled just now; --pilot N with a larger N measures it")
+    if needed > available - stored:
+        lines.append(
+            "           these problems will not do: add problems, or lower pool.mixed_groups"
+        )
+    return lines
+
+
+def wilson(hits: int, trials: int) -> tuple[float, float]:
+    """Ends of the 95 % Wilson score interval of a rate.
+
+    Args:
+        hits: 0 to `trials`.
+        trials: At least 1.
+    """
+    rate, z2 = hits / trials, Z * Z
+    center = rate + z2 / (2 * trials)
+    spread = Z * math.sqrt(rate * (1 - rate) / trials + z2 / (4 * trials * trials))
+    scale = 1 + z2 / trials
+    return max(0.0, (center - spread) / scale), min(1.0, (center + spread) / scale)
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 3600:.2g} hours" if seconds >= 3600 else f"{seconds / 60:.2g} minutes"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"

@@ -131,12 +131,12 @@ def train(
         else:
             stream = PoolData(setup.pool, setup.plan, applied, setup.last)
             trainer.fit(module, datamodule=stream, ckpt_path=newest)
-        if module.applied < setup.last and stop.signal is not None:
-            raise Interrupted(
-                f"stopped by {stop.signal.name} after update {module.applied} of {setup.last}; "
-                "it is saved",
-                hint="type the same command again to continue",
-            )
+            if module.applied < setup.last and stop.signal is not None:
+                raise Interrupted(
+                    f"stopped by {stop.signal.name} after update {module.applied} of {setup.last}; "
+                    "it is saved",
+                    hint="type the same command again to continue",
+                )
         return run
 
 

@@ -33,7 +33,7 @@ from offline_rlvr.verifier.sandbox import Outcome
 SHOWN_CHARS = 200
 LIBRARIES = ("math-verify", "latex2sympy2_extended", "sympy", "mpmath")
 #: Raised whenever a verdict of this package's own code changes.
-CONTRACT_VERSION = "1"
+CONTRACT_VERSION = "2"
 
 
 @dataclass(frozen=True, kw_only=True)

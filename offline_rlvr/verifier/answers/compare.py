@@ -4,7 +4,7 @@ import sympy
 
 from offline_rlvr.verifier.answers import numeric
 from offline_rlvr.verifier.answers.evaluate import free_names
-from offline_rlvr.verifier.answers.intervals import NotReal, same_set, spans
+from offline_rlvr.verifier.answers.intervals import NotReal, same_set, spans, unknowns
 from offline_rlvr.verifier.answers.nodes import (
     BaseNumber,
     Either,
@@ -85,9 +85,10 @@ def _without_approximation(node: Node) -> Node:
 
 
 def _is_name(node: Node) -> bool:
+    """A name, or a point of names as in `(x, y) = (1, 2)`."""
     if isinstance(node, Scalar):
         return is_symbol(node.text)
-    return False
+    return isinstance(node, Seq) and node.open == "(" and all(map(_is_name, node.items))
 
 
 def _mentions(name: Node, others: list[Node]) -> bool:
@@ -185,7 +186,11 @@ def _same_matrix(gold: Node, answer: Node) -> bool:
 
 
 def _same_ratio(gold: Node, answer: Node) -> bool:
-    """`6:8` is `3:4`; two terms are also the fraction."""
+    """`6:8` is `3:4`; two terms are also the fraction; `12:00` is a time and has no fraction."""
+    if gold == answer:
+        return True
+    if isinstance(gold, Ratio) and isinstance(answer, Ratio) and _other_units(gold, answer):
+        return False
     left, right = _ratio_terms(gold), _ratio_terms(answer)
     if left is None or right is None or len(left) != len(right):
         return False
@@ -195,6 +200,12 @@ def _same_ratio(gold: Node, answer: Node) -> bool:
         numeric.same_constant(sympy.Mul(a, d, evaluate=False), sympy.Mul(b, c, evaluate=False))
         for c, d in rest
     )
+
+
+def _other_units(gold: Ratio, answer: Ratio) -> bool:
+    """True for `3:45 a.m.` beside `3:45 p.m.`."""
+    units = [{i.unit for i in r.items if isinstance(i, Scalar)} - {None} for r in (gold, answer)]
+    return bool(units[0] and units[1] and units[0] != units[1])
 
 
 def _ratio_terms(node: Node) -> list[sympy.Expr] | None:
@@ -233,10 +244,11 @@ def _coordinates(plain: Seq) -> tuple[Node, ...] | None:
         if (
             not isinstance(item, Relation)
             or item.operators != ("=",)
+            or not isinstance(item.parts[0], Scalar)
             or not _is_name(item.parts[0])
         ):
             return None
-        pairs[item.parts[0].text] = item.parts[1]  # pyright: ignore[reportAttributeAccessIssue]
+        pairs[item.parts[0].text] = item.parts[1]
     return tuple(pairs[name] for name in sorted(pairs)) if len(pairs) == len(plain.items) else None
 
 
@@ -273,6 +285,9 @@ def _unwrap(node: Node) -> Node:
 def _same_spans(gold: Node, answer: Node) -> bool:
     kinds = (Seq, SetOp, Either, Relation, Scalar)
     if not isinstance(gold, kinds) or not isinstance(answer, kinds):
+        return False
+    left, right = unknowns(gold), unknowns(answer)
+    if left and right and left != right:  # x < 7 is not y < 7; an interval has no name
         return False
     if isinstance(gold, Seq) and isinstance(answer, Seq) and "" in (gold.open, answer.open):
         return False

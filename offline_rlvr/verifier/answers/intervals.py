@@ -8,7 +8,7 @@ from typing import Any
 
 import sympy
 
-from offline_rlvr.verifier.answers.evaluate import Evaluator, Undefined
+from offline_rlvr.verifier.answers.evaluate import Evaluator, Undefined, free_names
 from offline_rlvr.verifier.answers.nodes import Either, Node, Relation, Scalar, Seq, SetOp
 from offline_rlvr.verifier.answers.numeric import same_constant
 from offline_rlvr.verifier.answers.scalars import value
@@ -73,6 +73,17 @@ def spans(node: Node) -> list[Span]:
     if isinstance(node, Relation):
         return _from_relation(node)
     raise NotReal
+
+
+def unknowns(node: Node) -> set[Any]:
+    """The names that relations are about; an interval or a set has none."""
+    if isinstance(node, Relation):
+        found = [free_names(value(part)) for part in node.parts if isinstance(part, Scalar)]
+    elif isinstance(node, Either):
+        found = [unknowns(item) for item in node.items]
+    else:
+        found = []
+    return set().union(*found)
 
 
 def _from_brackets(node: Seq) -> list[Span]:

@@ -17,11 +17,14 @@ _SIZES = re.compile(
     r"\\(?:left|right|[bB]igg?[lrm]?|middle)(?![a-zA-Z])\s*\.?(?=\s*[\\()\[\]|{}.<>/]|$)"
 )
 _STYLE = re.compile(
-    r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|rm|bf|it|tt)(?![a-zA-Z])"
+    r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|rm|bf|it|tt|boldmath|normalsize|"
+    r"tiny|small|large|Large|LARGE|huge|Huge)(?![a-zA-Z])|\\(?:text)?color\s*\{[^{}]*\}"
 )
+_WORD_DOLLAR = re.compile(r"\\(?:text|mathrm|mbox)\s*\{\s*\\?\$\s*\}")
 _DELIMITERS = re.compile(r"\\[()\[\]]|(?<!\\)\$")
 _WORD_BOX = re.compile(
-    r"\\(?:text(?:bf|it|rm|normal|sf|tt|up)?|mbox|mathrm|mathbf|mathit|operatorname\*?|mathsf)\s*\{"
+    r"\\(?:text(?:bf|it|rm|normal|sf|tt|up)?|mbox|mathrm|mathbf|mathit|operatorname\*?|mathsf|"
+    r"boldsymbol|bm|underline|emph)\s*\{"
 )
 _SYNONYMS = [
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
@@ -47,14 +50,20 @@ _SYNONYMS = [
     (re.compile(r"\\ast(?![a-zA-Z])"), "*"),
     (re.compile(r"\\(?:cdotp|bullet)(?![a-zA-Z])"), r"\\cdot "),
     (re.compile(r"\\log_(?:e(?![a-zA-Z])|\{\s*e\s*\})"), r"\\ln "),
-    (re.compile(r"\\(?:colon)(?![a-zA-Z])"), ":"),
+    (re.compile(r"\\(?:colon)(?![a-zA-Z])|\{\s*:\s*\}"), ":"),
     (re.compile(r"\\(?:tan|cot|sec|csc|sin|cos)h?(?=[a-zA-Z])"), r"\g<0> "),
 ]  # fmt: skip
 _FRAC_ARGUMENTS = re.compile(r"\\frac\s*(?![{\s])(\d|[a-zA-Z]|\\[a-zA-Z]+)")
 _SQRT_ARGUMENT = re.compile(r"\\sqrt\s*(?:\[([^\[\]]*)\])?\s*(?![\[{\s])(\d|[a-zA-Z]|\\[a-zA-Z]+)")
 _REPEATING = re.compile(r"(\d*)\.(\d*)\\(?:overline|bar|dot)\s*\{?\s*(\d+)\s*\}?")
+_ELLIPSIS = re.compile(
+    r"(\d*)\.(\d*?)(\d{1,6}?)\3\3+\s*(?:\\(?:l|c)?dots(?![a-zA-Z])|\.\.\.|\u2026)|(\d*)\.(\d*)\((\d+)\)"
+)
+_PLAIN_MIXED = re.compile(r"(?<![\d.,/}a-zA-Z)^_])(\d+) +(\d{1,9})/(\d{1,9})(?![\d.,])")
 _MIXED = re.compile(r"(?<![\d.}a-zA-Z)^_])(\d+)\s*(\\frac\{\d+\}\{\d+\})")
 _POWER_E = re.compile(r"(?<![\w\\}])(\d+(?:\.\d*)?|\.\d+)[eE]([-+]?\d{1,4})(?![\w.])")
+#: `= 5` and `\approx 5` say 5.
+_LEADING = re.compile(r"^(?:=|\\approx(?![a-zA-Z]))\s*")
 _SPACED_NUMBER = re.compile(r"[-+]?\d{1,3}(?: \d{3})+(?:\.\d+)?")
 _CHOOSE = re.compile(r"\{([^{}]*)\\choose(?![a-zA-Z])([^{}]*)\}")
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?|\{[^{}]*\}|\([^()]*\))\s*\^\\circ ")
@@ -64,12 +73,13 @@ def clean(text: str) -> str:
     r"""One plain spelling of an answer or gold; the order of the steps matters.
 
     `\dfrac12` -> `\frac{1}{2}`, `12\,345` -> `12345`, `0.\overline{36}` -> `\frac{36}{99}`,
-    `2\frac13` -> `(2+\frac{1}{3})`, `1.5e3` -> `1.5\cdot 10^{3}`.
+    `0.363636...` and `0.(36)` likewise, `2\frac13` and `2 1/3` -> `(2+\frac{1}{3})`,
+    `1.5e3` -> `1.5\cdot 10^{3}`.
     """
     text = text.translate(_UNICODE_TABLE).replace("\n", " ")
     text = text.replace(r"\\", r"\newrow " if r"\begin" in text else "\\")  # doubled by escaping
     text = _DIGIT_GAP.sub("", text)
-    text = text.replace(r"\$", r"\usd ")
+    text = _WORD_DOLLAR.sub(r"\\$", text).replace(r"\$", r"\usd ")
     text = _DELIMITERS.sub(" ", text)
     text = _STYLE.sub(" ", text)
     text = _SIZES.sub("", text)
@@ -77,10 +87,12 @@ def clean(text: str) -> str:
     for pattern, replacement in _SYNONYMS:
         text = pattern.sub(replacement, text)
     text = _CHOOSE.sub(r"\\binom{\1}{\2}", _brace_arguments(text))
-    text = _REPEATING.sub(_repeating, text)
+    text = _REPEATING.sub(_repeating, _ELLIPSIS.sub(_overlined, text))
     text = _POWER_E.sub(r"\1\\cdot 10^{\2}", text)
     text = _MIXED.sub(r"(\1+\2)", text)
-    text = re.sub(r"\s+", " ", text).strip()
+    text = strip_braces(re.sub(r"\s+", " ", text).strip())
+    text = _PLAIN_MIXED.sub(_plain_mixed, text)
+    text = _LEADING.sub("", text)
     text = text.removesuffix(".").strip()
     if _SPACED_NUMBER.fullmatch(text):
         text = text.replace(" ", "")
@@ -104,6 +116,17 @@ def _brace_arguments(text: str) -> str:
     text = "".join([*pieces, text[position:]])
     text = _SQRT_ARGUMENT.sub(lambda m: rf"\sqrt{'[' + m[1] + ']' if m[1] else ''}{{{m[2]}}}", text)
     return re.sub(r"\\(frac|sqrt)\s+(?=[{\[])", r"\\\1", text)
+
+
+def _overlined(match: re.Match[str]) -> str:
+    whole, fixed, period = match.group(1, 2, 3) if match[3] else match.group(4, 5, 6)
+    return rf"{whole}.{fixed}\overline{{{period}}}"
+
+
+def _plain_mixed(match: re.Match[str]) -> str:
+    """`2 1/2` is a mixed number; `12 345/100` is something else."""
+    whole, top, bottom = match.groups()
+    return rf"({whole}+\frac{{{top}}}{{{bottom}}})" if int(top) < int(bottom) else match.group()
 
 
 def _repeating(match: re.Match[str]) -> str:

@@ -33,7 +33,9 @@ _TOKEN = re.compile(r"\\[a-zA-Z]+|\\.|.", re.DOTALL)
 _OPEN = {"(": ")", "[": "]", "{": "}", "\\{": "\\}"}
 _CLOSERS = frozenset({")", "]", "}", "\\}"})
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
-_BASE = re.compile(r"([0-9A-Za-z]+)_\{?\s*(?:\\text\{)?(\d{1,2}|two|eight|ten)\}?\s*\}?")
+_BASE = re.compile(r"\(?([0-9A-Za-z]+)\)?_\{?\s*(?:\\text\{)?\s*(\d{1,2}|[a-z]{3,8})\s*\}?\s*\}?")
+_NAMES = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_BASE_NAMES = {name: base for base, name in enumerate(_NAMES, start=2)} | {"sixteen": 16}
 _WORDS = re.compile(r"\(?[a-zA-Z][a-zA-Z .'\-]*\)?")
 _ENVIRONMENT = re.compile(
     r"\\begin\{([pbvBV]?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL
@@ -155,7 +157,7 @@ def flat_list(nodes: list[Node]) -> Seq:
 
 
 def _single(text: str, depth: int) -> Node:
-    if match := _ENVIRONMENT.fullmatch(text):
+    if match := _ENVIRONMENT.fullmatch(_unframed(text)):
         return _matrix(match.group(2), depth)
     parts, between = split(text, _RELATIONS)
     if between:
@@ -195,6 +197,13 @@ def _bracketed(text: str, depth: int) -> Node | None:
     return Seq(flat_list(nodes).items, first, last)
 
 
+def _unframed(text: str) -> str:
+    r"""`[\begin{matrix}...\end{matrix}]` without the brackets; anything else unchanged."""
+    inner = text[1:-1].strip()
+    framed = text[0] + text[-1] == "[]" and inner.count(r"\begin") == 1
+    return inner if framed and _ENVIRONMENT.fullmatch(inner) else text
+
+
 def _matrix(body: str, depth: int) -> Node:
     body = body.strip().removesuffix(r"\newrow")
     rows = [re.split(r"(?<!\\)&", row) for row in re.split(r"\\newrow(?:\s*\[[^\]]*\])?", body)]
@@ -205,8 +214,8 @@ def _matrix(body: str, depth: int) -> Node:
 
 def _scalar(text: str, depth: int) -> Node:
     if match := _BASE.fullmatch(text):
-        names = {"two": 2, "eight": 8, "ten": 10}
-        base = names.get(match.group(2)) or int(match.group(2))
+        written = match.group(2)
+        base = int(written) if written.isdigit() else _BASE_NAMES.get(written, 0)
         if match.group(1)[0].isdigit() and 2 <= base <= 36:
             return BaseNumber(match.group(1).lower(), base)
     text, percent = strip_percent(text)

@@ -84,6 +84,7 @@ _NOT_UNITS = frozenset(
 _PLAIN_TAIL = re.compile(
     r"(.*[\d})])\s*((?:[a-zA-Z]{2,}|[gmhl])(?:[ /][a-zA-Z]+){0,3}(?:\^\{?[23]\}?)?)"
 )
+_HALF_OF_DAY = re.compile(r"\b([ap])\.\s?m\b\.?")
 _POWER_TAIL = re.compile(r"\s*\^\s*\{?\s*([23])\s*\}?\s*")
 _CURRENCY = re.compile(r"^(-?)\s*(?:\\usd|\\pounds|\\euro|[\u20ac\u00a3])\s*")
 
@@ -118,7 +119,7 @@ def is_unit_text(content: str) -> bool:
 
 def canonical(content: str, power: str | None) -> str | None:
     """`square centimeters`, `cm^2` and `cm` with power 2 -> `cm^2`; None for an unknown unit."""
-    text = content.lower()
+    text = _HALF_OF_DAY.sub(r"\1m", content.lower())
     inner = re.search(r"\^\{?([23])\}?|([23])$", text)
     if inner:
         power = inner.group(1) or inner.group(2)

@@ -5,6 +5,18 @@ An error carries a stable `code` (for scripts and tests), a `hint` (what to do) 
 """
 
 
+def printable(text: str) -> str:
+    r"""Text that cannot steer a terminal: all but newlines and tabs is escaped if not printable.
+
+    Covers terminal escapes (`\x1b`), carriage returns, 8-bit controls, bidirectional overrides and
+    surrogates.
+    """
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode("ascii")
+        for c in text
+    )
+
+
 class OfflineRlvrError(Exception):
     """Base of all errors raised on purpose. Exit code 1 (a bug) unless a subclass says better.
 
@@ -22,7 +34,8 @@ class OfflineRlvrError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return self.message if self.hint is None else f"{self.message}\n  -> {self.hint}"
+        text = self.message if self.hint is None else f"{self.message}\n  -> {self.hint}"
+        return printable(text)  # a message may quote a hostile file
 
 
 class ConfigError(OfflineRlvrError):

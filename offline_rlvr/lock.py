@@ -76,5 +76,5 @@ def _owner_of(path: Path) -> tuple[int, str] | None:
     try:
         owner = json.loads(path.read_text(encoding="utf-8"))
         return int(owner["pid"]), str(owner["host"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

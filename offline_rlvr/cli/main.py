@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from types import FrameType
 
 from cyclopts import App
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Threads that wait by spinning make a shared machine tens of times slower; set before torch.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     signal.signal(signal.SIGTERM, _as_interrupt)
+    _prepare_output()
     try:
         app(arguments)
         sys.stdout.flush()
@@ -54,6 +56,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # The reader of our output went away (`| head`): not an error of ours, and nobody is left to
         # tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _prepare_output() -> None:
+    """Make printing possible where an output is closed (`>&-`) or cannot encode what is shown."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            setattr(sys, name, os.fdopen(nothing, "w", encoding="utf-8"))
+        elif isinstance(stream := getattr(sys, name), TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _as_interrupt(number: int, frame: FrameType | None) -> None:

@@ -7,25 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from offline_rlvr.errors import ConfigError, DataError
+from offline_rlvr.errors import ConfigError, DataError, printable
 from offline_rlvr.pool import selection
 from offline_rlvr.pool.blocks import GroupArrays
 from offline_rlvr.pool.reader import Pool
 from offline_rlvr.pool.summary import QUANTILES
 
 _BAR = 40
-
-
-def printable(text: str) -> str:
-    r"""Text that cannot steer a terminal: all but newlines and tabs is escaped if not printable.
-
-    Covers terminal escapes (`\x1b`), carriage returns, 8-bit controls, bidirectional overrides and
-    surrogates.
-    """
-    return "".join(
-        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode("ascii")
-        for c in text
-    )
 
 
 def format_group(

@@ -52,7 +52,7 @@ def _jsonl(file: Path) -> Iterator[Row]:
         try:
             # A number is kept as it is written: 0.10, 1e400 and 5000 digits survive.
             row = json.loads(line.decode("utf-8"), parse_float=str, parse_int=str)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{file}, line {number}: not JSON: {error}") from error
         if not isinstance(row, dict):
             raise DataError(f"{file}, line {number}: {type(row).__name__}; expected an object")

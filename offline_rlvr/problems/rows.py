@@ -187,6 +187,10 @@ def _text(here: str, row: dict[str, Any], path: str) -> str:
     text = str(value)
     if not text.strip():
         raise DataError(f"{here}: {path!r} is empty")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{here}: {path!r} is not valid Unicode: {error.reason}") from None
     return text
 
 

@@ -143,7 +143,7 @@ def read_run(run_dir: Path) -> RunRecord:
         )
     try:
         identity = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not JSON ({error})") from error
     if not isinstance(identity, dict):
         raise DataError(f"{path} holds a {type(identity).__name__}; expected an object")

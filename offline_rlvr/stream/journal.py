@@ -74,7 +74,7 @@ def read_rows(path: Path) -> Iterator[Row]:
             return
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{path}:{number}: not a JSON line ({error})") from error
         if not isinstance(row, dict) or not isinstance(row.get("update"), int):
             raise DataError(f"{path}:{number}: expected an object with an integer `update`")

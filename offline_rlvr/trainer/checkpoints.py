@@ -97,7 +97,7 @@ def verify(folder: Path) -> None:
                 raise DataError(f"{file} is damaged: its bytes are not those of {MANIFEST}")
         if "state.json" not in manifest or "optimizer.pt" not in manifest:
             raise DataError(f"{folder / MANIFEST} does not name state.json and optimizer.pt")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"the checkpoint {folder} is damaged: {error}") from error
 
 

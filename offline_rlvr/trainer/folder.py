@@ -128,7 +128,7 @@ class RunFolder:
                     raise TypeError(f"{part}.hash is not text")
         except FileNotFoundError as error:
             raise DataError(f"{path} is not a run: it has no run.json", hint="`ls runs`") from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise DataError(f"{path / 'run.json'} is damaged: {error}") from error
         return cls(path, facts)
 

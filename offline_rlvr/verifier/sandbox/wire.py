@@ -50,7 +50,7 @@ class Decoder:
         del self._buffer[:end]
         try:
             return json.loads(body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise WireError(f"not JSON: {error}") from error
 
 

@@ -1,0 +1,76 @@
+"""The command line in this process, and pools changed by a forger whose checksums fit again."""
+
+import json
+import signal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from offline_rlvr.cli.main import main
+from offline_rlvr.pool.commits import seal, sha256
+
+PART = "samples/part-00000001.parquet"
+
+
+@pytest.fixture
+def cli(capfd):
+    """`offline-rlvr ...` as its entry point runs it; returns (exit code, output)."""
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def run(*arguments):
+        capfd.readouterr()
+        code = 0
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as exit:
+            code = exit.code or 0
+        return code, "".join(capfd.readouterr())
+
+    yield run
+    signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.fixture
+def reseal():
+    """Makes every size, hash and checksum of a changed pool fit its files again."""
+
+    def run(root, change=lambda body: None):
+        identity = json.loads((root / "pool.json").read_text())
+        identity.pop("checksum")
+        data = seal(identity)
+        (root / "pool.json").write_bytes(data)
+        for path in sorted((root / "commits").glob("*.json")):
+            body = json.loads(path.read_text())
+            body.pop("checksum")
+            body["previous"] = sha256(data)
+            for entry in body["files"]:
+                content = (root / entry["path"]).read_bytes()
+                rows = pq.read_metadata(pa.BufferReader(content)).num_rows
+                entry.update(bytes=len(content), sha256=sha256(content), rows=rows)
+            change(body)
+            data = seal(body)
+            path.write_bytes(data)
+
+    return run
+
+
+@pytest.fixture
+def forge(own_pool, reseal):
+    """Changes one column of a part, as plain Python lists, and seals the pool again."""
+
+    def run(column, change, part=PART):
+        table = pq.read_table(own_pool / part)
+        values = table.column(column).to_pylist()
+        change(values)
+        at = table.column_names.index(column)
+        kind = _nullable(table.schema.field(column).type)
+        array = pa.array(values, type=kind)
+        pq.write_table(table.set_column(at, pa.field(column, kind), array), own_pool / part)
+        reseal(own_pool)
+
+    return run
+
+
+def _nullable(kind):
+    return pa.list_(_nullable(kind.value_type)) if pa.types.is_list(kind) else kind

@@ -154,12 +154,11 @@ def rows_of(part):
 
 def test_a_pool_without_a_mixed_group_is_not_trained_on(cli, forge, own_pool, small_job, tmp_path):
     for part in sorted((own_pool / "grades").glob("*/*.parquet")):
-        name = part.relative_to(own_pool).as_posix()
-        forge(
-            "rewards", lambda rows: [row.__setitem__(slice(None), [0.0] * 4) for row in rows], name
-        )
-        wrong = ["incorrect"] * 4
-        forge("statuses", lambda rows: [row.__setitem__(slice(None), wrong) for row in rows], name)
+        for column, value in (("rewards", 0.0), ("statuses", "incorrect")):
+            rows = [[value] * 4] * pq.read_metadata(part).num_rows
+            forge(
+                column, methodcaller("__setitem__", slice(None), rows), part.relative_to(own_pool)
+            )
     code, output = cli("pool", "stats", own_pool)
     assert code == 0, output
     code, output = cli("train", small_job, "--pool", own_pool, "--run", tmp_path / "run")

@@ -4,7 +4,9 @@ The function has TRL's reward signature, `f(completions=[...], answer=[...], **k
 list[float | None]`;
 None means "not scored". It is imported in the workers only and called with one response at a time,
 so that
-a hang or a crash is charged to the response that caused it.
+a hang or a crash is charged to the response that caused it. A process that a call starts is killed
+when
+the call ends; one that the module starts while it is imported lives as long as its worker.
 """
 
 import dataclasses

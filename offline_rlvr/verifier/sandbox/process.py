@@ -1,6 +1,7 @@
 """One worker process: started clean, asked one task at a time, killed with all it started."""
 
 import contextlib
+import glob
 import os
 import select
 import shutil
@@ -142,14 +143,28 @@ class WorkerProcess:
             os.killpg(self.pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """SIGKILL to the worker and its process group, then clean up."""
+        """SIGKILL to the worker and to all that its tasks started, then clean up."""
         self.interrupt()
         self._process.wait()
+        for pid in processes_with_home(self._scratch):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def processes_with_home(scratch: str) -> list[int]:
+    """What a dead worker's tasks left in other sessions: their HOME is its scratch directory."""
+    mark = b"HOME=" + os.fsencode(scratch)
+    found = []
+    for folder in glob.glob("/proc/[0-9]*"):
+        with contextlib.suppress(OSError), open(f"{folder}/environ", "rb") as file:
+            if mark in file.read().split(b"\0"):
+                found.append(int(folder.removeprefix("/proc/")))
+    return found
 
 
 def clean_environment(scratch: str) -> dict[str, str]:

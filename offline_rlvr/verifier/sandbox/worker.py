@@ -5,7 +5,9 @@ output.
 Once the task function is imported the process limits itself: memory, CPU, file size, core dumps.
 """
 
+import contextlib
 import ctypes
+import glob
 import importlib
 import math
 import os
@@ -18,6 +20,7 @@ from typing import Any
 from offline_rlvr.verifier.sandbox import wire
 
 PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 OPEN_FILES = 256
 #: CPU seconds granted per task beyond its wall-clock limit; matters only if the supervisor is gone.
 CPU_SLACK_S = 10
@@ -39,12 +42,15 @@ def main() -> None:
         return
     limit_memory(init["memory_gib"])
     pid = os.getpid()
+    adopt_orphans()
+    kept = children()
     wire.write_all(replies, wire.encode({"ready": pid}))
     while (message := wire.read_message(requests, decoder)) is not None:
         limit_cpu(init["timeout_s"])
         reply = run(task, message["args"])
         if os.getpid() != pid:  # the task forked and the copy came back here
             os._exit(0)
+        end_children(kept)
         wire.write_all(replies, wire.encode({"id": message["id"], **reply}))
 
 
@@ -75,6 +81,31 @@ def die_with_parent() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # it died between the two calls
             os._exit(0)
+
+
+def adopt_orphans() -> None:
+    """On Linux what a task starts stays below this process, even when its own parent ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def children() -> set[int]:
+    """Process ids right below this one; empty where the system does not list them."""
+    found: set[int] = set()
+    for thread in glob.glob("/proc/self/task/*/children"):
+        with contextlib.suppress(OSError), open(thread) as file:
+            found.update(map(int, file.read().split()))
+    return found
+
+
+def end_children(kept: set[int]) -> None:
+    """Kill what a task has started and left behind, in whatever session; spare `kept`."""
+    while left := children() - kept:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
 
 
 def private_pipes() -> tuple[int, int]:

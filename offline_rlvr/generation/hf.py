@@ -28,7 +28,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from offline_rlvr.errors import ConfigError, DataError, IncompatibleError
+from offline_rlvr.errors import ConfigError, DataError, IncompatibleError, ResourceError
 from offline_rlvr.generation import Pending
 from offline_rlvr.generation.pretrained import load_model, load_tokenizer
 from offline_rlvr.generation.sampling import Sampling, checked_response
@@ -83,6 +83,7 @@ class HFGenerator:
         Raises:
             DataError: A prompt is empty, or a sampled token has a non-finite or positive log-prob.
             IncompatibleError: A prompt and its response do not fit the model's positions.
+            ResourceError: The device is out of memory.
         """
         if len(prompts) != len(seeds):
             raise ConfigError(f"{len(prompts)} prompts but {len(seeds)} lists of seeds")
@@ -141,12 +142,19 @@ class HFGenerator:
             pad_token_id=self.pad_token_id,
             eos_token_id=list(self.sampling.stop_token_ids) or None,
         )
-        output = self.model.generate(
-            input_ids.to(self.model.device),
-            attention_mask=mask.to(self.model.device),
-            generation_config=config,
-            logits_processor=LogitsProcessorList([draw]),
-        )
+        try:
+            output = self.model.generate(
+                input_ids.to(self.model.device),
+                attention_mask=mask.to(self.model.device),
+                generation_config=config,
+                logits_processor=LogitsProcessorList([draw]),
+            )
+        except torch.OutOfMemoryError as error:
+            raise ResourceError(
+                f"the device is out of memory with {len(prompts)} responses at once ({error})",
+                hint=f"lower generation.batch_size (now {self.batch_size}), then type the same "
+                "command again",
+            ) from error
         ids = output[:, width:].tolist()
         logprobs = torch.stack(draw.logprobs, dim=1).tolist()
         return [self._cut(*pair) for pair in zip(ids, logprobs, strict=True)]

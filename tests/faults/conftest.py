@@ -1,5 +1,6 @@
 """The command line in this process, and pools changed by a forger whose checksums fit again."""
 
+import ctypes
 import json
 import signal
 
@@ -29,6 +30,17 @@ def cli(capfd):
 
     yield run
     signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.fixture
+def obey_permissions():
+    """For `preexec_fn`: file modes count for root, too (CAP_DAC_OVERRIDE and its kin go)."""
+
+    def drop():
+        for capability in (1, 2, 3):
+            ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+
+    return drop
 
 
 @pytest.fixture

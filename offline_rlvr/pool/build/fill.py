@@ -132,6 +132,11 @@ class Filler:
     def _commit(self, rows: Sequence[int], sampled: Sequence[Sequence[Response]]) -> list[Group]:
         """Verify the responses and commit them as groups; runs in the background."""
         k = self.config.pool.group_size
+        if len(sampled) != len(rows):
+            raise DataError(
+                f"the engine answered {len(sampled)} of {len(rows)} prompts",
+                hint="type the same command again; see the engine's log",
+            )
         for row, responses in zip(rows, sampled, strict=True):
             if len(responses) != k:
                 raise DataError(

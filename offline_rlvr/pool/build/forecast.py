@@ -63,7 +63,9 @@ def forecast(
             f"(at most {_time(most * tokens / rate)}), without the start of the engine"
         )
     else:
-        lines.append("speed      nothing was sampled just now; --pilot N with a larger N measures it")
+        lines.append(
+            "speed      nothing was sampled just now; --pilot N with a larger N measures it"
+        )
     if needed > available - stored:
         lines.append(
             "           these problems will not do: add problems, or lower pool.mixed_groups"

@@ -1,5 +1,6 @@
 """The command `offline-rlvr`: thin verbs; every failure is a plain message and an exit code."""
 
+import errno
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ from cyclopts import App
 
 from offline_rlvr import __version__
 from offline_rlvr.cli import config, job, pool, run
-from offline_rlvr.errors import Interrupted, OfflineRlvrError
+from offline_rlvr.errors import Interrupted, OfflineRlvrError, ResourceError
 
 app = App(
     name="offline-rlvr",
@@ -55,7 +56,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         # The reader of our output went away (`| head`): not an error of ours, and nobody is left to
         # tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        _drop_output()
+        _fail(
+            ResourceError(
+                "no space left while writing the standard output",
+                hint="free some space, or send the output elsewhere, then type the same command "
+                "again",
+            )
+        )
+
+
+def _drop_output() -> None:
+    """What is still buffered goes nowhere, so that Python does not try once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _prepare_output() -> None:

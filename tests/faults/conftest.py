@@ -3,12 +3,14 @@
 import ctypes
 import json
 import signal
+import subprocess
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from offline_rlvr.cli.main import main
+from offline_rlvr.pool import Pool
 from offline_rlvr.pool.commits import seal, sha256
 
 PART = "samples/part-00000001.parquet"
@@ -33,6 +35,33 @@ def cli(capfd):
 
 
 @pytest.fixture
+def build(cli, small_job, tmp_path):
+    """Types the one build command of these tests; returns (exit code, output)."""
+
+    def run(*overrides, pool=tmp_path / "pool é"):
+        return cli("pool", "build", small_job, "-o", pool, *overrides)
+
+    return run
+
+
+@pytest.fixture
+def pool(tmp_path):
+    return tmp_path / "pool é"
+
+
+@pytest.fixture
+def contents():
+    """What the groups of a pool hold, whatever built them."""
+
+    def run(pool):
+        opened = Pool.open(pool)
+        groups = opened.read(opened.index.group_ids)
+        return [(group.texts, group.rewards.tolist(), group.seeds) for group in groups]
+
+    return run
+
+
+@pytest.fixture
 def obey_permissions():
     """For `preexec_fn`: file modes count for root, too (CAP_DAC_OVERRIDE and its kin go)."""
 
@@ -41,6 +70,23 @@ def obey_permissions():
             ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
 
     return drop
+
+
+@pytest.fixture
+def mount():
+    """Runs `mount ... FOLDER`, and `umount` at the end; skips where that is not allowed."""
+    mounted = []
+
+    def run(folder, *options):
+        done = subprocess.run(["mount", *options, folder], capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"cannot mount: {done.stderr.strip()}")
+        if folder not in mounted:  # or only remounted
+            mounted.append(folder)
+
+    yield run
+    for folder in reversed(mounted):
+        subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 @pytest.fixture

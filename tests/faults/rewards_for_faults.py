@@ -18,9 +18,9 @@ def act(completions, answer, **kwargs):
 
 
 def sometimes_hangs(completions, answer, **kwargs):
-    """About 3 % of all answers hang, and SIGTERM does not end them."""
+    """More than 1 % of all answers hang, and SIGTERM does not end them."""
     digest = hashlib.sha256(f"{completions[0]}{answer[0]}".encode()).digest()
-    if digest[0] < 8:
+    if digest[0] < 16:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(600)
     return [float(digest[0] % 2)]

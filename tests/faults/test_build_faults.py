@@ -11,8 +11,6 @@ import os
 import resource
 import socket
 import sys
-import tempfile
-import time
 from pathlib import Path
 from types import ModuleType
 
@@ -28,27 +26,6 @@ from offline_rlvr.pool import Pool
 from offline_rlvr.records import Response
 
 CHUNK = 16
-
-
-@pytest.fixture
-def build(cli, small_job, tmp_path):
-    """Types the one build command of these tests; returns (exit code, output)."""
-
-    def run(*overrides, pool=tmp_path / "pool é"):
-        return cli("pool", "build", small_job, "-o", pool, *overrides)
-
-    return run
-
-
-@pytest.fixture
-def pool(tmp_path):
-    return tmp_path / "pool é"
-
-
-def contents(pool):
-    """What the groups hold, whatever built them."""
-    opened = Pool.open(pool)
-    return [(g.texts, g.rewards.tolist(), g.seeds) for g in opened.read(opened.index.group_ids)]
 
 
 def names(pool):
@@ -125,7 +102,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_an_engine_that_fails_loses_only_its_chunk(build, flaky, pool, small_pool, name):
+def test_an_engine_that_fails_loses_only_its_chunk(build, contents, flaky, pool, small_pool, name):
     fault, code, words = FAULTS[name]
     got, output = build(*flaky(fault))
     assert (got, "Traceback" in output) == (code, False), output
@@ -137,7 +114,7 @@ def test_an_engine_that_fails_loses_only_its_chunk(build, flaky, pool, small_poo
     assert contents(pool) == contents(small_pool)
 
 
-def test_out_of_memory_in_the_engine(build, pool, monkeypatch, small_pool):
+def test_out_of_memory_in_the_engine(build, contents, pool, monkeypatch, small_pool):
     calls = []
 
     def generate(self, *args, **kwargs):
@@ -211,6 +188,28 @@ def test_a_limit_of_the_file_size(start, build, pool, small_job, small_pool):
     assert Pool.open(pool).hash == Pool.open(small_pool).hash
 
 
+def test_a_disk_that_is_full_wherever_it_gets_full(build, mount, tmp_path, small_pool):
+    """A file system of 256 KiB, of which ever less is taken by something else."""
+    disk, filler = tmp_path / "disk", tmp_path / "disk/filler"
+    disk.mkdir()
+    mount(disk, "-t", "tmpfs", "-o", "size=256k", "none")
+    full = set()
+    filler.write_bytes(bytes(256 << 10))
+    for room in range(4, 256, 12):
+        os.truncate(filler, (256 - room) << 10)
+        code, output = build(pool=disk / "pool")
+        if code == 0:
+            break
+        assert (code, "Traceback" in output) == (5, False), output
+        assert f"no space left while writing {disk / 'pool'}" in output
+        full.add(output.split(f"{disk / 'pool'}/")[-1].split(" ")[0])
+        if (disk / "pool/pool.json").exists():
+            whole(disk / "pool", commits=Pool.open(disk / "pool").commit)
+    assert code == 0
+    assert len(full) > 2, full
+    assert Pool.open(disk / "pool").hash == Pool.open(small_pool).hash
+
+
 def test_a_folder_that_may_not_be_written(start, small_job, tmp_path, obey_permissions):
     for path in (tmp_path / "locked" / "pool", tmp_path / "locked"):
         (tmp_path / "locked").mkdir(exist_ok=True)
@@ -221,16 +220,6 @@ def test_a_folder_that_may_not_be_written(start, small_job, tmp_path, obey_permi
         assert f"cannot write {path} (Permission denied)" in output
         assert "make the folder writable or choose another one" in output
         assert not list((tmp_path / "locked").iterdir())
-
-
-def test_the_temporary_folder_is_on_another_file_system(build, monkeypatch, tmp_path, small_pool):
-    shared = Path("/dev/shm")
-    if not shared.is_dir() or shared.stat().st_dev == tmp_path.stat().st_dev:
-        pytest.skip("no second file system")
-    monkeypatch.setenv("TMPDIR", str(shared))
-    monkeypatch.setattr(tempfile, "tempdir", str(shared))
-    assert build()[0] == 0
-    assert Pool.open(tmp_path / "pool é").hash == Pool.open(small_pool).hash
 
 
 def test_two_builders(build, pool, tmp_path):
@@ -256,26 +245,3 @@ def test_two_builders(build, pool, tmp_path):
     assert names(pool) == before
     (pool / OWNER_NAME).write_text(json.dumps({"pid": 4711, "host": "node-7"}))
     assert build()[0] == 0, "what a dead owner left blocks nobody"
-
-
-def test_without_network_and_with_a_clock_that_jumps(build, monkeypatch, pool, small_pool):
-    def refuse(*args):
-        raise AssertionError("a socket was opened")
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    hours = iter(range(10**9, 0, -3600))
-    monkeypatch.setattr(time, "time", lambda: float(next(hours)))
-    code, output = build("--pool.max_hours", "1")
-    assert code == 0, output
-    assert contents(pool) == contents(small_pool)
-
-
-def test_a_pool_that_is_moved_goes_on_elsewhere(build, pool, tmp_path, small_pool):
-    assert build("--pool.max_sampled_groups", "16")[0] == 6
-    elsewhere = tmp_path / "another disk" / "pool"
-    elsewhere.parent.mkdir()
-    pool.rename(elsewhere)
-    assert build(pool=elsewhere)[0] == 0
-    assert not pool.exists()
-    assert Pool.open(elsewhere).hash == Pool.open(small_pool).hash

@@ -8,15 +8,11 @@ import json
 import os
 import pickle
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
-from offline_rlvr.pool import Pool
 
 PART = "samples/part-00000001.parquet"
 #: Steers a terminal, draws over the line, reads backwards, runs in a browser.
@@ -149,65 +145,3 @@ def test_hostile_text_is_shown_and_does_nothing(own_pool, forge, cli, tmp_path, 
     assert code == 0, output
     rows = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text("ascii").splitlines()]
     assert rows[0]["text"] == EVIL, "exported as it is, escaped by JSON"
-
-
-def shell(command, **options):
-    code = "from offline_rlvr.cli.main import main; main()"
-    full = command.replace("offline-rlvr", f"{sys.executable} -W ignore -c '{code}'")
-    return subprocess.run(
-        ["bash", "-o", "pipefail", "-c", full],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        **options,
-    )
-
-
-@pytest.mark.parametrize(
-    ("end", "codes", "words"),
-    [
-        (">&-", {0}, ""),
-        (">&- 2>&- <&-", {0}, ""),
-        ("| head -c 10 | wc -c", {0}, ""),
-        ("| true", {0, 1}, ""),
-        ("> /dev/full", {5}, "error[resource]: no space left while writing the standard output"),
-    ],
-)
-def test_output_that_nobody_takes(small_pool, end, codes, words):
-    done = shell(f"offline-rlvr pool stats '{small_pool}' {end}")
-    assert done.returncode in codes, done.stderr
-    assert "Traceback" not in done.stderr
-    assert "Exception ignored" not in done.stderr
-    assert words in done.stderr
-
-
-def test_a_terminal_that_knows_ascii_only(small_pool):
-    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
-    done = shell(f"offline-rlvr pool verify '{small_pool}'", env=ascii_only)
-    assert done.returncode == 0, done.stderr
-    assert "small pool \\xe9: " in done.stdout
-
-
-def test_a_read_only_pool_can_be_read_and_trained_on(
-    own_pool, start, small_job, tmp_path, obey_permissions
-):
-    locks = [path.unlink() for path in own_pool.glob(".lock*")]
-    assert locks, "the builder leaves its lock file"
-    for path in sorted(own_pool.rglob("*"), reverse=True):
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    own_pool.chmod(0o555)
-    before, run = Pool.open(own_pool).hash, tmp_path / "run"
-    for arguments, code in (
-        (["pool", "stats", own_pool], 0),
-        (["pool", "show", own_pool], 0),
-        (["pool", "verify", own_pool, "--deep", "2"], 0),
-        (["train", small_job, "--pool", own_pool, "--run", run, "--train.max_updates", "1"], 0),
-        (["pool", "build", small_job, "-o", own_pool], 5),
-        (["pool", "grade", own_pool, "--verifier.name", "math_verify"], 5),
-    ):
-        process = start(*arguments, preexec_fn=obey_permissions)
-        output, _ = process.communicate(timeout=240)
-        assert process.returncode == code, output
-        assert code == 0 or "make the folder writable or choose another one" in output
-    assert Pool.open(own_pool).hash == before
-    own_pool.chmod(0o755)

@@ -162,18 +162,18 @@ def test_a_verifier_that_fails_too_often_stops_the_build_and_all_is_kept(cli, sm
     pool = tmp_path / "pool"
     judge = f"{{name: function, path: '{REWARDS}:sometimes_hangs', timeout_s: 0.5}}"
     build = ("pool", "build", small_job, "-o", pool, "--verifier", judge)
-    code, output = cli(*build)
+    code, output = cli(*build, "--max-unscored", "1%")
     assert (code, "Traceback" in output) == (6, False), output
     assert "could not be scored; at most 1.0% is allowed (pool.max_unscored)" in output
     assert "everything sampled is kept" in output
     kept = Pool.open(pool)
-    assert len(kept) == 16
+    assert len(kept) in (16, 32), "what was under way is kept"
     unscored = np.isnan(kept.index.rewards)
     assert 0.01 < unscored.mean() < 0.2
     assert not kept.index.mixed[unscored.any(1)].any(), "an unscored response is not a wrong one"
     code, output = cli("pool", "stats", pool)
     assert (code, "timeout" in output) == (0, True)
     # The limit raised, the same command goes on from there.
-    code, output = cli(*build, "--pool.max_unscored", "0.2", "--pool.max_sampled_groups", "32")
+    code, output = cli(*build, "--pool.max_unscored", "0.2", "--pool.max_sampled_groups", "48")
     assert code in (0, 6), output
-    assert len(Pool.open(pool)) > 16
+    assert len(Pool.open(pool)) > len(kept)

@@ -221,7 +221,8 @@ class _Keeper(threading.Thread):
                     self._discard()  # its heap is fragmented and large
             else:
                 batch.finish(index, Outcome(value=reply.get("value")))
-            if self.worker is not None and self.worker.tasks >= self.limits.max_tasks:
+            spent = failure is None and "spent" in reply
+            if self.worker is not None and (spent or self.worker.tasks >= self.limits.max_tasks):
                 self._discard()
 
     def _ensure_worker(self) -> WorkerProcess:

@@ -51,6 +51,8 @@ def main() -> None:
         if os.getpid() != pid:  # the task forked and the copy came back here
             os._exit(0)
         end_children(kept)
+        if leaks_files():
+            reply["spent"] = True
         wire.write_all(replies, wire.encode({"id": message["id"], **reply}))
 
 
@@ -106,6 +108,14 @@ def end_children(kept: set[int]) -> None:
                 os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
+
+
+def leaks_files() -> bool:
+    """True when tasks have left so many files open that the next one might not get its own."""
+    try:
+        return len(os.listdir("/dev/fd")) > OPEN_FILES // 2
+    except OSError:  # none is left to list them with
+        return True
 
 
 def private_pipes() -> tuple[int, int]:

@@ -9,7 +9,7 @@ from offline_rlvr.config import load_config
 from offline_rlvr.errors import ConfigError, IncompatibleError
 from offline_rlvr.pool import Pool
 from offline_rlvr.pool.build import Slice, build_pool, dry_run, pilot
-from offline_rlvr.pool.build.forecast import wilson
+from offline_rlvr.pool.build.tally import wilson
 
 
 def job(small_job, *overrides):

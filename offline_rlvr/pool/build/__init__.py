@@ -8,6 +8,7 @@ from pathlib import Path
 from offline_rlvr import verifier
 from offline_rlvr.config import Config
 from offline_rlvr.pool.build.draw import (
+    WHOLE,
     Slice,
     draw,
     identity_of,
@@ -25,7 +26,7 @@ from offline_rlvr.pool.writer import PoolWriter
 __all__ = ["Slice", "build_pool", "draw", "dry_run", "identity_of", "pilot", "sampling_of"]
 
 
-def build_pool(config: Config, path: Path, part: Slice = Slice()) -> Pool:
+def build_pool(config: Config, path: Path, part: Slice = WHOLE) -> Pool:
     """Make or continue the pool at `path` until enough mixed groups are stored.
 
     Args:
@@ -45,7 +46,7 @@ def build_pool(config: Config, path: Path, part: Slice = Slice()) -> Pool:
     return Pool.open(path, check="size")
 
 
-def pilot(config: Config, path: Path, groups: int, part: Slice = Slice()) -> list[str]:
+def pilot(config: Config, path: Path, groups: int, part: Slice = WHOLE) -> list[str]:
     """Sample until `path` holds this many groups; say what the whole pool will take.
 
     They are the first groups of the pool: building it continues after them.
@@ -53,15 +54,15 @@ def pilot(config: Config, path: Path, groups: int, part: Slice = Slice()) -> lis
     Raises:
         OfflineRlvrError: See `build_pool`.
     """
-    least = config.pool.max_sampled_groups
-    budget = {"max_sampled_groups": groups * part.count if least is None else min(groups, least)}
-    small = config.model_copy(update={"pool": config.pool.model_copy(update=budget)})
-    tally, speed = _fill(small, path, part)
+    budget = config.pool.max_sampled_groups
+    limit = groups * part.count if budget is None else min(groups * part.count, budget)
+    pool = config.pool.model_copy(update={"max_sampled_groups": limit})
+    tally, speed = _fill(config.model_copy(update={"pool": pool}), path, part)
     tally.check_gate()
     return forecast(config, Pool.open(path, check="size"), tally.available, part, speed)
 
 
-def dry_run(config: Config, path: Path, part: Slice = Slice()) -> list[str]:
+def dry_run(config: Config, path: Path, part: Slice = WHOLE) -> list[str]:
     """Read the problems, check the settings, say what the pool will take; nothing is sampled.
 
     Raises:

@@ -70,6 +70,10 @@ class Slice:
         return -(-whole // self.count)
 
 
+#: The only slice.
+WHOLE = Slice()
+
+
 @dataclass(frozen=True)
 class Draws:
     """The pool's problems in draw order; the position is the group id.
@@ -141,7 +145,7 @@ def overlap_of(config: Config, draws: Draws) -> dict[str, int]:
 
 
 def identity_of(
-    config: Config, sampling: Sampling, draws: Draws, part: Slice = Slice()
+    config: Config, sampling: Sampling, draws: Draws, part: Slice = WHOLE
 ) -> dict[str, Any]:
     """What makes this pool this pool; two builds with equal identities belong together."""
     model = config.model

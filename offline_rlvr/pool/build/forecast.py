@@ -1,17 +1,13 @@
 """What a pool will take, told from the part of it that is stored."""
 
-import math
-from statistics import NormalDist
-
 import numpy as np
 
 from offline_rlvr.config import Config
 from offline_rlvr.pool.build.draw import Slice
 from offline_rlvr.pool.build.fill import Throughput
+from offline_rlvr.pool.build.tally import wilson
 from offline_rlvr.pool.reader import Pool
 
-#: Quantile of the interval of the mixed rate (95 %).
-Z = NormalDist().inv_cdf(0.975)
 #: An id, a log-prob and its text, before compression.
 MOST_BYTES_PER_TOKEN = 14
 
@@ -71,20 +67,6 @@ def forecast(
             "           these problems will not do: add problems, or lower pool.mixed_groups"
         )
     return lines
-
-
-def wilson(hits: int, trials: int) -> tuple[float, float]:
-    """Ends of the 95 % Wilson score interval of a rate.
-
-    Args:
-        hits: 0 to `trials`.
-        trials: At least 1.
-    """
-    rate, z2 = hits / trials, Z * Z
-    center = rate + z2 / (2 * trials)
-    spread = Z * math.sqrt(rate * (1 - rate) / trials + z2 / (4 * trials * trials))
-    scale = 1 + z2 / trials
-    return max(0.0, (center - spread) / scale), min(1.0, (center + spread) / scale)
 
 
 def _time(seconds: float) -> str:

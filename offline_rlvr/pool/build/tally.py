@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
+from statistics import NormalDist
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from offline_rlvr.pool.reader import Pool
 from offline_rlvr.pool.selection import mixed
 from offline_rlvr.pool.writer import PoolWriter
 from offline_rlvr.records import Group
+
+#: Quantile of a 95 % interval.
+Z = NormalDist().inv_cdf(0.975)
 
 
 class Tally:
@@ -75,13 +79,16 @@ class Tally:
         None is, as long as those under way could reach the goal: the last groups of a pool do not
         depend on how many were sampled ahead.
         """
-        if self.mixed + under_way >= self.wanted or self._failing or self._late:
+        if self.mixed + under_way >= self.wanted or self._hopeless or self._late:
             return 0
         return max(0, self.limit - self.sampled - under_way)
 
     @property
-    def _failing(self) -> bool:
-        return self.unscored > self.max_unscored * self.responses
+    def _hopeless(self) -> bool:
+        """Whether so many responses are unscored that it is no accident of the first few."""
+        if not self.responses:
+            return False
+        return wilson(self.unscored, self.responses)[0] > self.max_unscored
 
     @property
     def _late(self) -> bool:
@@ -93,12 +100,13 @@ class Tally:
         Raises:
             QualityGateError: More responses are unscored than allowed.
         """
-        if self._failing:
+        if self.unscored > self.max_unscored * self.responses:
             raise QualityGateError(
                 f"{self.unscored} of {self.responses} responses "
                 f"({self.unscored / self.responses:.1%}) could not be scored; "
                 f"at most {self.max_unscored:.1%} is allowed (pool.max_unscored)",
-                hint="`offline-rlvr pool stats` shows the reasons; everything sampled is kept",
+                hint="`offline-rlvr pool stats` shows the reasons; raise pool.max_unscored or "
+                "verifier.timeout_s, or grade with another verifier; everything sampled is kept",
             )
 
     def check_goal(self) -> None:
@@ -114,3 +122,17 @@ class Tally:
                 hint="raise pool.max_sampled_groups or pool.max_hours, or lower pool.mixed_groups, "
                 "then type the same command again; everything sampled is kept",
             )
+
+
+def wilson(hits: int, trials: int) -> tuple[float, float]:
+    """Ends of the 95 % Wilson score interval of a rate.
+
+    Args:
+        hits: 0 to `trials`.
+        trials: At least 1.
+    """
+    rate, z2 = hits / trials, Z * Z
+    center = rate + z2 / (2 * trials)
+    spread = Z * math.sqrt(rate * (1 - rate) / trials + z2 / (4 * trials * trials))
+    scale = 1 + z2 / trials
+    return max(0.0, (center - spread) / scale), min(1.0, (center + spread) / scale)

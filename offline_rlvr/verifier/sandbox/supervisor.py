@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 #: A worker that cannot be started this often in a row ends the work with an error.
 START_ATTEMPTS = 3
+#: Failures that end a worker, see `Outcome`.
+LOST_WORKER = ("timeout", "memory", "crash")
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,20 @@ class Sandbox:
             raise first.error
 
     def run(self, tasks: Sequence[Sequence[Any]]) -> list[Outcome]:
-        """Run all tasks; the outcomes come in the same order. Raises like `start`."""
+        """Run all tasks; the outcomes come in the same order. Raises like `start`.
+
+        A task that lost its worker or ran out of time is run once more after all others: the
+        machine may have been busy. One that raised an exception would raise it again.
+        """
+        outcomes = self._run_once(tasks)
+        again = [i for i, outcome in enumerate(outcomes) if outcome.failure in LOST_WORKER]
+        for i, outcome in zip(again, self._run_once([tasks[i] for i in again]), strict=True):
+            outcomes[i] = outcome
+        for outcome in outcomes:
+            self._say(outcome)
+        return outcomes
+
+    def _run_once(self, tasks: Sequence[Sequence[Any]]) -> list[Outcome]:
         if not tasks:
             return []
         self.start()
@@ -131,10 +146,7 @@ class Sandbox:
                 )
         if batch.error is not None:
             raise batch.error
-        outcomes = [outcome for outcome in batch.outcomes if outcome is not None]
-        for outcome in outcomes:
-            self._say(outcome)
-        return outcomes
+        return [outcome for outcome in batch.outcomes if outcome is not None]
 
     def worker_pids(self) -> list[int]:
         """Process ids of the workers alive now."""

@@ -111,15 +111,19 @@ def publish_folder(path: Path, fill: Callable[[Path], None]) -> None:
     temporary = path.with_name(TMP_PREFIX + path.name)
     if path.exists():
         raise DataError(f"{path} exists already")
-    with writing(path):
+    try:
+        with writing(path):
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir()
+            fill(temporary)
+            for entry in sorted(temporary.rglob("*")):
+                _sync(entry)
+            _sync(temporary)
+            os.rename(temporary, path)
+            sync_folder(path.parent)
+    except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-        fill(temporary)
-        for entry in sorted(temporary.rglob("*")):
-            _sync(entry)
-        _sync(temporary)
-        os.rename(temporary, path)
-        sync_folder(path.parent)
+        raise
 
 
 def make_folder(path: Path) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 from offline_rlvr.pool.reader import Pool
 from offline_rlvr.pool.show import format_stats, printable
 
+CARD_NAME = "README.md"
+
 
 def render(pool: Pool, stats: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> str:
     """The card as Markdown.

@@ -97,12 +97,13 @@ def published_file(path: Path, *, replace: bool = False) -> Iterator[Path]:
         raise
 
 
-def publish_folder(path: Path, fill: Callable[[Path], None]) -> None:
+def publish_folder(path: Path, fill: Callable[[Path], None], *, resume: bool = False) -> None:
     """Make a folder with its content appear whole or not at all.
 
     Args:
         path: The folder to make; its parent exists.
         fill: Writes the content into the folder it is given, a temporary sibling.
+        resume: Give `fill` what an interrupted attempt left, for work that goes on from there.
 
     Raises:
         DataError: `path` exists.
@@ -113,8 +114,9 @@ def publish_folder(path: Path, fill: Callable[[Path], None]) -> None:
         raise DataError(f"{path} exists already")
     try:
         with writing(path):
-            shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir()
+            if not resume:
+                shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(exist_ok=resume)
             fill(temporary)
             for entry in sorted(temporary.rglob("*")):
                 _sync(entry)
@@ -122,7 +124,8 @@ def publish_folder(path: Path, fill: Callable[[Path], None]) -> None:
             os.rename(temporary, path)
             sync_folder(path.parent)
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if not resume:
+            shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 

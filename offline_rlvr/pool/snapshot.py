@@ -166,7 +166,7 @@ def reading(file: str) -> Iterator[None]:
 @contextmanager
 def open_part(root: Path, entry: FileEntry) -> Iterator[pq.ParquetFile]:
     """A committed Parquet file, its columns and number of rows checked."""
-    with reading(entry.path):
+    with reading(str(root / entry.path)):
         part = pq.ParquetFile(root / entry.path, page_checksum_verification=True)
     with part:
         with reading(entry.path):
@@ -201,7 +201,7 @@ def verify_file(root: Path, entry: FileEntry, check: Check) -> None:
             f"{path} is damaged: {status.st_size} bytes; its commit says {entry.bytes}", hint=REPAIR
         )
     if check == "hash":
-        with reading(entry.path):
+        with reading(str(path)):
             digest = file_sha256(path)
         if digest != entry.sha256:
             raise DataError(

@@ -2,6 +2,8 @@
 
     python crash_driver.py kill FOLDER     SIGKILL before the n-th call, n = 1, 2, ... to the end
     python crash_driver.py image FOLDER    what a power cut before the n-th call would leave
+    python crash_driver.py repair FOLDER   `kill` for the repair of a damaged pool
+    python crash_driver.py merge FOLDER    `kill` for merging two slices
 
 The scenario is deterministic: a pool finished after any number of crashes has the hash of an
 undisturbed one. All work is done in forked children; the parent imports once and touches nothing.
@@ -10,6 +12,7 @@ Run by test_pool_crash.py.
 
 import json
 import os
+import shutil
 import signal
 import sys
 import traceback
@@ -18,11 +21,13 @@ from pathlib import Path
 
 from offline_rlvr import durable
 from offline_rlvr.pool import Pool, PoolWriter
+from offline_rlvr.pool import merge as merging
+from offline_rlvr.pool import repair as repairing
 from offline_rlvr.records import Group, Problem, Response, Verdict
 
 IDENTITY = {"group_size": 2, "vocab_size": 100}
 COMMITS = 2
-CALLS = ("write", "fsync", "replace", "link", "unlink", "mkdir")
+CALLS = ("write", "fsync", "replace", "rename", "link", "unlink", "mkdir")
 REAL = {name: getattr(os, name) for name in CALLS}
 # A SIGKILL spares the page cache and the power cut is simulated: waiting for a disk adds nothing.
 REAL["fsync"] = os.fsync = lambda descriptor: None
@@ -81,10 +86,10 @@ def in_child(work: Callable[[int], object]) -> tuple[int, list[int]]:
     return os.waitpid(pid, 0)[1], numbers
 
 
-def until(n: int, root: Path) -> Callable[[int], None]:
-    """The scenario with a SIGKILL before call n."""
+def until(n: int, work: Callable[[Callable[[int], object]], object]) -> Callable[[int], None]:
+    """The work with a SIGKILL before call n; it is given a function to acknowledge commits with."""
 
-    def work(pipe: int) -> None:
+    def dying(pipe: int) -> None:
         left = [n]
 
         def before() -> None:
@@ -93,9 +98,9 @@ def until(n: int, root: Path) -> Callable[[int], None]:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         watch(before)
-        scenario(root, lambda commit: REAL["write"](pipe, f"{commit}\n".encode()))
+        work(lambda commit: REAL["write"](pipe, f"{commit}\n".encode()))
 
-    return work
+    return dying
 
 
 def check(root: Path, acknowledged: int) -> None:
@@ -133,7 +138,7 @@ def kill(base: Path) -> dict:
     while True:
         n += 1
         root = base / f"kill-{n}"
-        status, numbers = in_child(until(n, root))
+        status, numbers = in_child(until(n, lambda ack, r=root: scenario(r, ack)))
         acknowledged = max([0, *numbers])
         if status == 0:
             assert acknowledged == COMMITS
@@ -143,7 +148,8 @@ def kill(base: Path) -> dict:
         if n % 3 == 0:
             # Killed again while resuming, at another place.
             assert in_child(lambda _, r=root, a=acknowledged: check(r, a))[0] == 0, f"kill {n}"
-            _, numbers = in_child(until(1 + 7 * n % 23, root))
+            again = until(1 + 7 * n % 23, lambda ack, r=root: scenario(r, ack))
+            _, numbers = in_child(again)
             acknowledged = max([acknowledged, *numbers])
 
         def resume(_: int, root: Path = root, acknowledged: int = acknowledged) -> None:
@@ -241,5 +247,74 @@ def image(base: Path) -> dict:
     return {"images": len(different)}
 
 
+def every_kill(
+    base: Path, prepare: Callable[[Path], object], work: Callable[[Path], object]
+) -> dict:
+    """Kill `work` before every call, then let it end: always the pool and files of no kill."""
+    whole = base / "whole"
+    prepare(whole)
+    assert in_child(lambda _: work(whole))[0] == 0
+    expected, n = contents(whole), 0
+    while True:
+        n += 1
+        root = base / f"kill-{n}"
+        prepare(root)
+        status, _ = in_child(until(n, lambda _, r=root: work(r)))
+        if status != 0:
+            assert os.WTERMSIG(status) == signal.SIGKILL, status
+            assert in_child(lambda _, r=root: work(r))[0] == 0, f"again after kill {n}"
+        found = contents(root)
+        assert found == expected, (n, found.keys() ^ expected.keys())
+        if status == 0:
+            return {"kills": n - 1}
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file() and not path.name.startswith(".lock") and path.name != "README.md"
+    }
+
+
+def repair(base: Path) -> dict:
+    """Two verifiers; the samples of the first commit and grades of the third are damaged."""
+    original = base / "original"
+    with PoolWriter.create_or_open(original, IDENTITY) as writer:
+        for i in range(0, 6, 2):
+            writer.append([group(i), group(i + 1)], "exact-1")
+        writer.append_grades("other", {i: group(i).verdicts for i in range(6)})
+    for name in ("samples/part-00000001.parquet", "grades/exact-1/part-00000003.parquet"):
+        (original / name).write_bytes(b"no longer")
+
+    def end(root: Path) -> None:
+        repairing.repair(root)
+        pool = Pool.open(root)
+        assert pool.index.group_ids.tolist() == [2, 3, 4, 5]
+        assert pool.verifier_id == "other"
+        moved = {p.name for p in (root / "quarantine").rglob("*") if p.is_file()}
+        assert len(list((root / "quarantine").rglob("part-*"))) == 4, moved
+
+    return every_kill(base, lambda root: shutil.copytree(original, root), end)
+
+
+def merge(base: Path) -> dict:
+    """Two slices of two commits; the second has an empty last commit."""
+    for number in (1, 2):
+        identity = {**IDENTITY, "slice": [number, 2]}
+        with PoolWriter.create_or_open(base / f"slice-{number}", identity) as writer:
+            writer.append([group(number - 1)], "exact-1", {"duplicate": 1})
+            writer.append([group(number + 1)] * (2 - number), "exact-1", {"prompt_too_long": 1})
+
+    def end(root: Path) -> None:
+        if not (root / "pool").exists():  # as a whole or not at all
+            merging.merge(root / "pool", [base / "slice-1", base / "slice-2"])
+        assert [path.name for path in root.iterdir()] == ["pool"]
+        assert Pool.open(root / "pool").index.group_ids.tolist() == [0, 1, 2]
+
+    return every_kill(base, Path.mkdir, end)
+
+
 if __name__ == "__main__":
-    print(json.dumps({"kill": kill, "image": image}[sys.argv[1]](Path(sys.argv[2]))))
+    modes = {"kill": kill, "image": image, "repair": repair, "merge": merge}
+    print(json.dumps(modes[sys.argv[1]](Path(sys.argv[2]))))

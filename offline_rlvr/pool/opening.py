@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from offline_rlvr.dotted import leaves
 from offline_rlvr.durable import TMP_PREFIX, make_folder, sync_folder, write_file, writing
 from offline_rlvr.errors import ConfigError, DataError, IncompatibleError
 from offline_rlvr.pool.commits import COMMIT_FOLDER, VERIFIER_ID, seal
@@ -140,7 +141,10 @@ def _folders(root: Path) -> Iterator[Path]:
 
 def differences(stored: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     """One line for each setting in which two identities differ; empty when they are one pool's."""
-    old, new = _flat(stored), _flat(given)
+    old, new = (
+        {name: _comparable(value) for name, value in leaves(identity)}
+        for identity in (stored, given)
+    )
     return [
         f"  {key}: {old.get(key, '(absent)')} -> {new.get(key, '(absent)')}"
         for key in sorted(old.keys() | new.keys())
@@ -162,13 +166,8 @@ def refuse_other(root: Path, stored: dict[str, Any], given: dict[str, Any]) -> N
         )
 
 
-def _flat(value: Any, prefix: str = "") -> dict[str, str]:
-    """Leaves by dotted path, as JSON text; 1 and 1.0 are one value, true is another."""
-    if isinstance(value, dict) and value:
-        found: dict[str, str] = {}
-        for key, inner in value.items():
-            found |= _flat(inner, f"{prefix}.{key}" if prefix else str(key))
-        return found
+def _comparable(value: Any) -> str:
+    """A setting as JSON text; 1 and 1.0 are one value, true is another."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return {prefix: json.dumps(value)}
+    return json.dumps(value)

@@ -115,8 +115,10 @@ def format_stats(stats: Mapping[str, Any]) -> str:
         lines.append(share(name, stats[name], total))
     lines += [f"  dropped: {printable(reason)}: {n}" for reason, n in stats["drops"].items()]
     lines.append("")
-    for name in ("mean_accuracy", "mean_at_k", "pass_at_k"):
-        value = stats[name]
+    k = stats["group_size"]
+    rates = {"mean accuracy": stats["mean_accuracy"], f"mean@{k}": stats["mean_at_k"]}
+    rates |= {f"pass@{k}": value for k, value in stats["pass_at"].items()}
+    for name, value in rates.items():
         lines.append(f"{name:<22}{'-' if value is None else f'{value:.4f}':>9}")
     lines += ["", "responses by status"]
     lines += [share(f"  {name}", count, total) for name, count in stats["statuses"].items()]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from offline_rlvr.errors import ConfigError
 from offline_rlvr.evaluation import mean_at_k, pass_at_k, pass_at_k_of
-from offline_rlvr.evaluation.metrics import powers_of_two
+from offline_rlvr.numerics.pass_at_k import powers_of_two
 
 NAN = float("nan")
 

@@ -100,6 +100,8 @@ def stats(
         from offline_rlvr.report import render_pool
 
         render_pool(opened, numbers, html)
+        if not json:
+            print(f"\npage: {html}")
 
 
 @app.command
@@ -200,7 +202,7 @@ def export(
     layout: Annotated[str, Parameter(name="--format")] = "responses",
     force: bool = False,
 ) -> None:
-    """Write a pool as one file with one row per response.
+    """Write a pool as one file with one row per response, or per problem.
 
     Parameters
     ----------
@@ -209,14 +211,15 @@ def export(
     file
         Ends in .jsonl or .parquet.
     layout
-        Names of the columns: responses, trl or verl.
+        Names of the columns: responses, trl or verl; problems has a row per problem with its pass
+        rate.
     force
         Replace an existing file.
     """
     from offline_rlvr.pool.export import export as write
 
     rows = write(pool, file, layout, replace=force)
-    print(f"{file}: {rows} responses")
+    print(f"{file}: {rows} rows")
 
 
 for _verb in (upkeep.verify, upkeep.repair, upkeep.merge, upkeep.push, upkeep.pull):

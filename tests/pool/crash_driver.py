@@ -3,6 +3,7 @@
     python crash_driver.py kill FOLDER     SIGKILL before the n-th call, n = 1, 2, ... to the end
     python crash_driver.py image FOLDER    what a power cut before the n-th call would leave
     python crash_driver.py repair FOLDER   `kill` for the repair of a damaged pool
+    python crash_driver.py repair_image FOLDER   `image` for it
     python crash_driver.py merge FOLDER    `kill` for merging two slices
 
 The scenario is deterministic: a pool finished after any number of crashes has the hash of an
@@ -165,15 +166,21 @@ class Disk:
     def __init__(self, base: Path):
         self.base = base
         self.contents: dict[int, bytes] = {}
-        self.entries: dict[int, dict[str, int]] = {base.stat().st_ino: {}}
-        self.folders: set[int] = {base.stat().st_ino}
+        self.entries: dict[int, dict[str, int]] = {}
+        self.folders: set[int] = set()
+        for path in (base, *base.rglob("*")):  # what was there before is on the disk
+            if path.is_dir():
+                self.folders.add(path.stat().st_ino)
+            self._synced(path)
 
     def after(self, name: str, args: tuple) -> None:
         if name == "mkdir":
             self.folders.add(os.stat(args[0]).st_ino)
         if name != "fsync":
             return
-        path = Path(os.readlink(f"/proc/self/fd/{args[0]}"))
+        self._synced(Path(os.readlink(f"/proc/self/fd/{args[0]}")))
+
+    def _synced(self, path: Path) -> None:
         inode = path.stat().st_ino
         if path.is_dir():
             self.entries[inode] = {p.name: p.stat().st_ino for p in path.iterdir()}
@@ -208,13 +215,15 @@ class Disk:
         return found
 
 
-def image(base: Path) -> dict:
-    pool_hash = undisturbed(base)
-    live, images = base / "live", base / "images"
-    live.mkdir()
+def images_of(live: Path, work: Callable[[Callable[[int], object]], object]) -> list[Path]:
+    """What a power cut before each call could leave of `live`, no image twice.
+
+    The name of an image ends in the number of the last commit that `work` had acknowledged by then.
+    """
+    images = live.parent / "images"
     images.mkdir()
 
-    def work(pipe: int) -> None:
+    def dying(_: int) -> None:
         disk, acknowledged, busy = Disk(live), [0], [False]
 
         def before() -> None:
@@ -227,16 +236,24 @@ def image(base: Path) -> dict:
             busy[0] = False
 
         watch(before, lambda name, args: None if busy[0] else disk.after(name, args))
-        scenario(live / "pool", lambda commit: acknowledged.__setitem__(0, commit))
+        work(lambda commit: acknowledged.__setitem__(0, commit))
         before()
 
-    assert in_child(work)[0] == 0
+    assert in_child(dying)[0] == 0
     different: dict[tuple, Path] = {}
     for path in sorted(images.iterdir(), key=lambda p: int(p.name.rsplit("-", 1)[1])):
         files = sorted(p for p in path.rglob("*") if p.is_file())
-        different[tuple((str(p.relative_to(path)), p.read_bytes()) for p in files)] = path
-    for path in different.values():
         # The last of equal images has the most acknowledged.
+        different[tuple((str(p.relative_to(path)), p.read_bytes()) for p in files)] = path
+    return list(different.values())
+
+
+def image(base: Path) -> dict:
+    pool_hash = undisturbed(base)
+    live = base / "live"
+    live.mkdir()
+    found = images_of(live, lambda ack: scenario(live / "pool", ack))
+    for path in found:
         acknowledged = int(path.name.rsplit("-", 1)[1])
 
         def verify(_: int, root: Path = path / "pool", acknowledged: int = acknowledged) -> None:
@@ -244,7 +261,7 @@ def image(base: Path) -> dict:
             finish(root, pool_hash)
 
         assert in_child(verify)[0] == 0, path.name
-    return {"images": len(different)}
+    return {"images": len(found)}
 
 
 def every_kill(
@@ -277,9 +294,8 @@ def contents(root: Path) -> dict[str, bytes]:
     }
 
 
-def repair(base: Path) -> dict:
+def damaged(original: Path) -> None:
     """Two verifiers; the samples of the first commit and grades of the third are damaged."""
-    original = base / "original"
     with PoolWriter.create_or_open(original, IDENTITY) as writer:
         for i in range(0, 6, 2):
             writer.append([group(i), group(i + 1)], "exact-1")
@@ -287,15 +303,39 @@ def repair(base: Path) -> dict:
     for name in ("samples/part-00000001.parquet", "grades/exact-1/part-00000003.parquet"):
         (original / name).write_bytes(b"no longer")
 
-    def end(root: Path) -> None:
-        repairing.repair(root)
-        pool = Pool.open(root)
-        assert pool.index.group_ids.tolist() == [2, 3, 4, 5]
-        assert pool.verifier_id == "other"
-        moved = {p.name for p in (root / "quarantine").rglob("*") if p.is_file()}
-        assert len(list((root / "quarantine").rglob("part-*"))) == 4, moved
 
-    return every_kill(base, lambda root: shutil.copytree(original, root), end)
+def repaired(root: Path) -> None:
+    repairing.repair(root)
+    pool = Pool.open(root)
+    assert pool.index.group_ids.tolist() == [2, 3, 4, 5]
+    assert pool.verifier_id == "other"
+
+
+def repair(base: Path) -> dict:
+    damaged(base / "original")
+    return every_kill(base, lambda root: shutil.copytree(base / "original", root), repaired)
+
+
+def repair_image(base: Path) -> dict:
+    """After a power cut and another repair: the same pool, and every damaged byte still there."""
+    live = base / "live"
+    live.mkdir()
+    damaged(live / "pool")
+    shutil.copytree(live / "pool", base / "whole")
+    assert in_child(lambda _: repaired(base / "whole"))[0] == 0
+    expected = split_off_quarantine(base / "whole")
+    found = images_of(live, lambda _: repaired(live / "pool"))
+    for path in found:
+        assert in_child(lambda _, root=path / "pool": repaired(root))[0] == 0, path.name
+        assert split_off_quarantine(path / "pool") == expected, path.name
+    return {"images": len(found)}
+
+
+def split_off_quarantine(root: Path) -> tuple[dict[str, bytes], set[bytes]]:
+    """The pool's files, and what lies in its quarantine under whatever name."""
+    files = contents(root)
+    aside = {name for name in files if name.startswith("quarantine/")}
+    return {n: data for n, data in files.items() if n not in aside}, {files[n] for n in aside}
 
 
 def merge(base: Path) -> dict:
@@ -316,5 +356,6 @@ def merge(base: Path) -> dict:
 
 
 if __name__ == "__main__":
-    modes = {"kill": kill, "image": image, "repair": repair, "merge": merge}
-    print(json.dumps(modes[sys.argv[1]](Path(sys.argv[2]))))
+    modes = (kill, image, repair, repair_image, merge)
+    mode = next(mode for mode in modes if mode.__name__ == sys.argv[1])
+    print(json.dumps(mode(Path(sys.argv[2]))))

@@ -24,6 +24,7 @@ class Hub(ThreadingHTTPServer):
         self.repositories = {}
         self.requests = []
         self.broken = set()  # paths whose content arrives changed
+        self.forbidden = set()  # paths whose content does not arrive
 
     @property
     def url(self):
@@ -77,7 +78,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         body, path = self.read(), urlsplit(self.path).path
-        self.server.requests.append(path)
         if path == "/api/validate-yaml":
             return self.answer({"errors": [], "warnings": []})
         if not self.allowed:
@@ -144,6 +144,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(listing)
         file = unquote("/".join(rest[2:]))
         data = files[file]
+        if file in self.server.forbidden:
+            return self.refuse(403, "", "Not now")
         if file in self.server.broken:
             data = data[:-1] + bytes([data[-1] ^ 1])
         return self.answer(data, ETag=f'"{etag(files[file])}"', X_Repo_Commit=sha)

@@ -99,6 +99,22 @@ def test_what_arrives_damaged_is_not_kept(pool_path, tmp_path, hub, api, name):
     pull("lab/pool", tmp_path / "pulled", api=api)
 
 
+def test_an_interrupted_pull_goes_on_where_it_was(pool_path, tmp_path, hub, api):
+    push(pool_path, "lab/pool", api=api)
+    late = "samples/part-00000002.parquet"
+    hub.forbidden.add(late)
+    with pytest.raises(ResourceError, match="type the same command again"):
+        pull("lab/pool", tmp_path / "pulled", api=api)
+    assert not (tmp_path / "pulled").exists()
+    hub.forbidden.clear()
+    hub.requests.clear()
+    pull("lab/pool", tmp_path / "pulled", api=api)
+    fetched = {path.split("/", 6)[6] for path in hub.requests if "/resolve/" in path}
+    assert late in fetched
+    assert "samples/part-00000001.parquet" not in fetched
+    assert Pool.open(tmp_path / "pulled").hash == Pool.open(pool_path).hash
+
+
 def test_a_hostile_repository(pool_path, tmp_path, hub, api):
     """Files that are not a pool's are not downloaded; nothing of them runs."""
     push(pool_path, "lab/pool", api=api)

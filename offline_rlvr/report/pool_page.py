@@ -21,6 +21,8 @@ from offline_rlvr.report.verdict import percent
 
 #: Groups shown with a right and a wrong response.
 EXAMPLES = 8
+#: Bins of the histogram of lengths.
+BINS = 40
 
 
 def render_pool(pool: Pool, funnel: Mapping[str, Any], path: Path) -> None:
@@ -117,7 +119,9 @@ def _draw_lengths(ax: Axes, pool: Pool) -> None:
     index = pool.index
     wrong = ~index.correct & ~np.isnan(index.rewards)
     sides = (("right", index.correct, style.BLUE, "-"), ("wrong", wrong, style.VERMILLION, "--"))
-    edges = np.histogram_bin_edges(index.response_lengths, bins=40)
+    low, high = int(index.response_lengths.min()), int(index.response_lengths.max())
+    width = -(-(high - low + 1) // BINS)  # whole tokens
+    edges = np.arange(low, high + width + 1, width) - 0.5
     for label, chosen, color, dash in sides:
         lengths = index.response_lengths[chosen]
         if len(lengths):

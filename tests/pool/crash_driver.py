@@ -121,7 +121,7 @@ def finish(root: Path, pool_hash: str) -> None:
     assert Pool.open(root).hash == pool_hash
     names = {p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file()}
     parts = {f"part-{i:08d}.parquet" for i in range(1, COMMITS + 1)}
-    expected = {"README.md", "pool.json", ".lock", ".lock-owner.json"}
+    expected = {"README.md", "pool.json", ".lock"}
     expected |= {f"commits/{i:08d}.json" for i in range(1, COMMITS + 1)}
     expected |= {f"{folder}/{p}" for folder in ("samples", "grades/exact-1") for p in parts}
     assert names == expected, names ^ expected

@@ -97,12 +97,13 @@ def published_file(path: Path, *, replace: bool = False) -> Iterator[Path]:
         raise
 
 
-def publish_folder(path: Path, fill: Callable[[Path], None]) -> None:
+def publish_folder(path: Path, fill: Callable[[Path], None], *, resume: bool = False) -> None:
     """Make a folder with its content appear whole or not at all.
 
     Args:
         path: The folder to make; its parent exists.
         fill: Writes the content into the folder it is given, a temporary sibling.
+        resume: Give `fill` what an interrupted attempt left, for work that goes on from there.
 
     Raises:
         DataError: `path` exists.
@@ -111,15 +112,21 @@ def publish_folder(path: Path, fill: Callable[[Path], None]) -> None:
     temporary = path.with_name(TMP_PREFIX + path.name)
     if path.exists():
         raise DataError(f"{path} exists already")
-    with writing(path):
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-        fill(temporary)
-        for entry in sorted(temporary.rglob("*")):
-            _sync(entry)
-        _sync(temporary)
-        os.rename(temporary, path)
-        sync_folder(path.parent)
+    try:
+        with writing(path):
+            if not resume:
+                shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(exist_ok=resume)
+            fill(temporary)
+            for entry in sorted(temporary.rglob("*")):
+                _sync(entry)
+            _sync(temporary)
+            os.rename(temporary, path)
+            sync_folder(path.parent)
+    except BaseException:
+        if not resume:
+            shutil.rmtree(temporary, ignore_errors=True)
+        raise
 
 
 def make_folder(path: Path) -> None:

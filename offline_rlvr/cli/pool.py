@@ -1,11 +1,13 @@
 """`offline-rlvr pool ...`: build a pool and look into it."""
 
 import shlex
+from json import dumps
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from offline_rlvr.cli import upkeep
 from offline_rlvr.cli.options import Overrides, read_config, share_of
 
 app = App(name="pool", help="Build a rollout pool and look into it.")
@@ -63,21 +65,43 @@ def build(
 
 
 @app.command
-def stats(pool: Path) -> None:
+def stats(
+    pool: Path,
+    *,
+    verifier: str | None = None,
+    json: bool = False,
+    html: Path | None = None,
+) -> None:
     """Funnel, accuracy, lengths and verdicts of a pool.
 
     Parameters
     ----------
     pool
         The pool's folder.
+    verifier
+        Whose grades to use; by default those that training uses.
+    json
+        Print the numbers as JSON, for scripts.
+    html
+        Also write them as one self-contained page.
     """
     from offline_rlvr.pool import Pool
     from offline_rlvr.pool.show import format_identity, format_stats
     from offline_rlvr.pool.summary import funnel
 
-    opened = Pool.open(pool)
-    print(format_identity(opened.identity))
-    print(format_stats(funnel(opened)))
+    opened = Pool.open(pool, verifier)
+    numbers = funnel(opened)
+    if json:
+        print(dumps(numbers, indent=1))
+    else:
+        print(format_identity(opened.identity))
+        print(format_stats(numbers))
+    if html is not None:
+        from offline_rlvr.report import render_pool
+
+        render_pool(opened, numbers, html)
+        if not json:
+            print(f"\npage: {html}")
 
 
 @app.command
@@ -85,6 +109,7 @@ def show(
     pool: Path,
     group: int | None = None,
     *,
+    verifier: str | None = None,
     mixed: bool = False,
     right: bool = False,
     wrong: bool = False,
@@ -99,6 +124,8 @@ def show(
         The pool's folder.
     group
         Group id; the first matching group when not given, a mixed one if nothing is asked for.
+    verifier
+        Whose grades to use; by default those that training uses.
     mixed
         Only groups whose rewards differ.
     right
@@ -113,7 +140,8 @@ def show(
     from offline_rlvr.pool.show import format_group, matching
 
     only_mixed = mixed or not (right or wrong or group is not None)
-    found = matching(pool, group, mixed=only_mixed, right=right, wrong=wrong, limit=limit)
+    filters = {"mixed": only_mixed, "right": right, "wrong": wrong}
+    found = matching(pool, group, **filters, limit=limit, verifier_id=verifier)
     texts = [format_group(g, responses=shown, logprobs=logprobs) for g, shown in found.groups]
     print("\n\n\n".join(texts))
     if group is None:
@@ -136,7 +164,8 @@ def grade(
     """Grade the stored responses with another verifier and show what changes; needs no model.
 
     Old grades are kept. Training uses those that were completed last; an interrupted grading
-    changes nothing and continues when typed again.
+    changes nothing and continues when typed again. Named again, an earlier verifier scores nothing
+    and is the one in use again.
 
     Parameters
     ----------
@@ -161,43 +190,8 @@ def grade(
     after = Pool.open(pool, check="size")
     print(format_change(change))
     print(format_examples(after, change))
-    if dry_run is None and after.commit == before.commit:
-        print(f"{change.new.verifier_id} had graded every group before; nothing was stored")
     used = "was and stays" if before.verifier_id == after.verifier_id else "is now"
     print(f"what training uses {used} {after.verifier_id}")
-
-
-@app.command
-def verify(pool: Path, *, deep: int | None = None, max_noise: float = 0.1) -> None:
-    """Check hashes, schema and every row of a pool, and on request its log-probs.
-
-    Parameters
-    ----------
-    pool
-        The pool's folder.
-    deep
-        Also score this many groups again with the pool's own model.
-    max_noise
-        Most nats per token that a group's log-probs may differ by, on average.
-    """
-    from offline_rlvr.pool import Pool
-
-    opened = Pool.open(pool)
-    opened.verify()
-    print(
-        f"{pool}: {len(opened)} groups of {opened.group_size} responses in {opened.commit} commits "
-        f"are whole; grades: {', '.join(opened.verifier_ids) or 'none'}; "
-        f"hash {opened.hash[:12]}"
-    )
-    if deep is not None:
-        from offline_rlvr.trainer.recheck import recheck
-
-        noise = recheck(opened, deep, max_noise)
-        print(
-            f"log-probs of {noise.groups} groups ({noise.tokens} tokens) scored again: "
-            f"mean |difference| {noise.mean:.3g} nats, largest {noise.largest:.3g} "
-            f"(group {noise.group_of_largest})"
-        )
 
 
 @app.command
@@ -208,7 +202,7 @@ def export(
     layout: Annotated[str, Parameter(name="--format")] = "responses",
     force: bool = False,
 ) -> None:
-    """Write a pool as one file with one row per response.
+    """Write a pool as one file with one row per response, or per problem.
 
     Parameters
     ----------
@@ -217,11 +211,16 @@ def export(
     file
         Ends in .jsonl or .parquet.
     layout
-        Names of the columns: responses, trl or verl.
+        Names of the columns: responses, trl or verl; problems has a row per problem with its pass
+        rate.
     force
         Replace an existing file.
     """
     from offline_rlvr.pool.export import export as write
 
     rows = write(pool, file, layout, replace=force)
-    print(f"{file}: {rows} responses")
+    print(f"{file}: {rows} rows")
+
+
+for _verb in (upkeep.verify, upkeep.repair, upkeep.merge, upkeep.push, upkeep.pull):
+    app.command(_verb)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from offline_rlvr.errors import ConfigError
+from offline_rlvr.numerics.pass_at_k import pass_at_k
 
 Floats = NDArray[np.float64]
 
@@ -30,43 +31,6 @@ def mean_at_k(rewards: ArrayLike) -> Floats:
     counts = scored.sum(1)
     sums = np.where(scored, values, 0.0).sum(1)
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-
-
-def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:
-    """Chance that one of k responses, drawn without replacement from n with c right, is right.
-
-    pass@k = 1 - C(n-c, k) / C(n, k) = 1 - prod_{j<k} (1 - c / (n - j)), summed as logarithms: no
-    large binomials, and no cancellation when c is small.
-
-    Args:
-        n: Responses per problem, any shape, >= k.
-        c: Right responses, same shape, 0 <= c <= n.
-        k: Draws, >= 1.
-
-    Returns:
-        Values in [0, 1], of the broadcast shape of n and c. Unbiased for 1 - (1 - p)^k.
-
-    Raises:
-        ConfigError: k < 1, k > n or c outside 0..n.
-
-    Reference: Chen et al. 2021, "Evaluating Large Language Models Trained on Code", eq. 1.
-    """
-    n_, c_ = np.broadcast_arrays(np.asarray(n, np.int64), np.asarray(c, np.int64))
-    if k < 1:
-        raise ConfigError(f"pass@{k} is not defined; k is 1 or more")
-    if n_.size and k > n_.min():
-        raise ConfigError(
-            f"pass@{k} needs at least {k} responses per problem; found {n_.min()}",
-            hint=f"raise evaluation.k to {k} or ask for a smaller k",
-        )
-    if (bad := (c_ < 0) | (c_ > n_)).any():
-        raise ConfigError(
-            f"{c_[bad][0]} right responses of {n_[bad][0]} is impossible; 0..n are allowed"
-        )
-    remaining = n_[..., None] - np.arange(k)
-    share = np.minimum(c_[..., None] / remaining, 1.0)
-    with np.errstate(divide="ignore"):  # share 1: log 0 = -inf, and 1 - exp(-inf) = 1 exactly
-        return -np.expm1(np.log1p(-share).sum(-1))
 
 
 def pass_at_k_of(rewards: ArrayLike, k: int) -> Floats:
@@ -91,12 +55,6 @@ def pass_at_k_of(rewards: ArrayLike, k: int) -> Floats:
     result = np.full(len(values), np.nan)
     result[enough] = pass_at_k(scored[enough], right[enough], k)
     return result
-
-
-def powers_of_two(n: int) -> list[int]:
-    """The k at which pass@k is reported: 1, 2, 4, ... and n itself."""
-    ks = [1 << i for i in range(n.bit_length()) if 1 << i <= n]
-    return ks if ks[-1] == n else [*ks, n]
 
 
 def _table(rewards: ArrayLike) -> Floats:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from offline_rlvr.errors import DataError
 from offline_rlvr.evaluation.intervals import bootstrap_interval
-from offline_rlvr.evaluation.metrics import mean_at_k, pass_at_k_of, powers_of_two
+from offline_rlvr.evaluation.metrics import mean_at_k, pass_at_k_of
+from offline_rlvr.numerics.pass_at_k import powers_of_two
 from offline_rlvr.records import REWARD_OF_STATUS, Problem, Response, Verdict
 
 #: A set's name becomes part of a file name.

@@ -4,8 +4,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from offline_rlvr.dotted import leaves
 from offline_rlvr.pool.reader import Pool
 from offline_rlvr.pool.show import format_stats, printable
+
+CARD_NAME = "README.md"
 
 
 def render(pool: Pool, stats: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> str:
@@ -14,16 +17,19 @@ def render(pool: Pool, stats: Mapping[str, Any], extra: Mapping[str, Any] | None
     Args:
         pool: The pool.
         stats: Its funnel.
-        extra: `title`, `description` and `notes` (a list: truncated sampling belongs there); every
-            other entry is shown in the table of settings.
+        extra: `title`, `description` and `notes` (a list); every other entry is shown in the table
+            of settings.
     """
     extra = dict(extra or {})
     title = _inline(str(extra.pop("title", pool.path.resolve().name)))
     description = str(
         extra.pop("description", "A rollout pool for offline RL with verifiable rewards.")
     )
-    notes = [f"- {_inline(str(note))}" for note in extra.pop("notes", [])]
-    settings = _flatten({**pool.identity, **extra})
+    sampling = pool.identity.get("sampling")
+    sampling = sampling if isinstance(sampling, Mapping) else {}
+    notes = [*_notes(sampling), *extra.pop("notes", [])]
+    notes = [f"- {_inline(str(note))}" for note in notes]
+    settings = leaves({**pool.identity, **extra})
     return "\n".join(
         [
             *_front_matter(pool),
@@ -33,8 +39,8 @@ def render(pool: Pool, stats: Mapping[str, Any], extra: Mapping[str, Any] | None
             "",
             *([*notes, ""] if notes else []),
             "Every sampled response is here, right or wrong. `samples` has one row per problem: K",
-            "responses with token ids and log-probs (nats) under the distribution they were drawn",
-            "from. `grades-*` has the verdicts, joined by `group_id`.",
+            f"responses with token ids and log-probs (nats) {_origin(sampling)}",
+            "`grades-*` has the verdicts, joined by `group_id`.",
             "",
             "## Funnel",
             "",
@@ -46,12 +52,39 @@ def render(pool: Pool, stats: Mapping[str, Any], extra: Mapping[str, Any] | None
             "",
             "| setting | value |",
             "|---|---|",
-            *[f"| {_cell(key)} | {_cell(value)} |" for key, value in settings],
+            *[f"| {_cell(key)} | {_cell(_text(value))} |" for key, value in settings],
             f"| verifier | {_cell(pool.verifier_id or 'none')} |",
             f"| pool hash at commit {pool.commit} | {pool.hash} |",
             "",
         ]
     )
+
+
+def _origin(sampling: Mapping[str, Any]) -> str:
+    if sampling.get("logprobs", "sampled_distribution") == "sampled_distribution":
+        return "under the distribution they were drawn from."
+    return "that the model gave them afterwards."
+
+
+def _notes(sampling: Mapping[str, Any]) -> list[str]:
+    """What a reader must know before using the log-probs."""
+    found = []
+    off = {"top_p": 1, "top_k": 0, "min_p": 0}
+    cuts = [
+        f"{name} {sampling[name]}" for name in off if sampling.get(name, off[name]) != off[name]
+    ]
+    if cuts:
+        found.append(
+            f"Sampling was truncated ({', '.join(cuts)}): log-probs are those of the renormalized "
+            "distribution, and ratios to them are biased."
+        )
+    semantics = sampling.get("logprobs", "sampled_distribution")
+    if semantics != "sampled_distribution":
+        found.append(
+            f"Log-probs are {semantics}: a model scored the finished responses. Those of the "
+            "sampler were not recorded and may differ."
+        )
+    return found
 
 
 def _front_matter(pool: Pool) -> list[str]:
@@ -67,14 +100,8 @@ def _front_matter(pool: Pool) -> list[str]:
     return [*lines, "---", ""]
 
 
-def _flatten(value: Any, prefix: str = "") -> list[tuple[str, str]]:
-    if isinstance(value, Mapping) and value:
-        return [
-            leaf
-            for key, inner in value.items()
-            for leaf in _flatten(inner, f"{prefix}.{key}" if prefix else str(key))
-        ]
-    return [(prefix, value if isinstance(value, str) else json.dumps(value, default=str))]
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _inline(text: str) -> str:

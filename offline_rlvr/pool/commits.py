@@ -4,6 +4,8 @@
 ids. It is created exclusively, after its files are durable; each one carries the sha256 of the one
 before (the first: of `pool.json`), so files of two pools cannot be mixed. Every JSON file is sealed
 with a checksum over its content.
+
+Nothing is ever taken back: a repair is a commit that names the files that no longer belong.
 """
 
 import hashlib
@@ -21,6 +23,8 @@ COMMIT_FOLDER = "commits"
 _COMMIT_NAME = re.compile(r"[0-9]{8}\.json")
 VERIFIER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,127}")
 _PART_PATH = re.compile(rf"(samples|grades/{VERIFIER_ID.pattern})/part-[0-9]{{8}}\.parquet")
+#: Identity and commits are what a pool is known by: nothing can be rebuilt without them.
+RESTORE = "restore it from a copy of the pool"
 #: A commit is a page of JSON; anything larger is not ours.
 _MAX_JSON_BYTES = 64 << 20
 
@@ -51,7 +55,7 @@ class FileEntry(BaseModel):
 
 
 class Commit(BaseModel):
-    """One atomic addition to a pool.
+    """One atomic change of a pool.
 
     Attributes:
         commit: Its number; the first is 1.
@@ -59,6 +63,8 @@ class Commit(BaseModel):
         files: What it adds.
         drops: Problems drawn but not sampled, by reason.
         next_group_id: Where drawing continues after this commit.
+        removes: Paths that earlier commits added and that no longer belong to the pool.
+        verifier_in_use: Its grades count again, as if it had completed them here.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -69,6 +75,16 @@ class Commit(BaseModel):
     files: list[FileEntry]
     drops: dict[str, Annotated[int, Field(ge=0)]]
     next_group_id: Annotated[int, Field(ge=0)]
+    removes: list[Annotated[str, AfterValidator(_safe_path)]] = []
+    verifier_in_use: Annotated[str, Field(pattern=rf"^{VERIFIER_ID.pattern}$")] | None = None
+
+    def sealed(self) -> bytes:
+        """Its file; the last two entries are in it only when they say something."""
+        body = self.model_dump()
+        for name in ("removes", "verifier_in_use"):
+            if not body[name]:
+                del body[name]
+        return seal(body)
 
 
 class Logged(NamedTuple):
@@ -103,7 +119,7 @@ def read_sealed(path: Path) -> tuple[dict[str, Any], str]:
     except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict):
-        raise DataError(f"{path} is damaged: not a JSON object", hint="restore it from a copy")
+        raise DataError(f"{path} is damaged: not a JSON object", hint=RESTORE)
     version = body.get("schema_version")
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise IncompatibleError(
@@ -118,7 +134,7 @@ def read_sealed(path: Path) -> tuple[dict[str, Any], str]:
     if not whole:
         raise DataError(
             f"{path} is damaged: its checksum does not fit its content",
-            hint="restore it from a copy of the pool",
+            hint=RESTORE,
         )
     return body, sha256(data)
 
@@ -139,19 +155,25 @@ def read_log(root: Path, genesis: str) -> list[Logged]:
         raise DataError(f"{folder} is missing or is a link; every pool has it")
     names = sorted(p.name for p in folder.iterdir() if _COMMIT_NAME.fullmatch(p.name))
     log: list[Logged] = []
-    paths: set[str] = set()
+    added: set[str] = set()
+    there: set[str] = set()
     previous = genesis
     for number, name in enumerate(names, 1):
         if name != f"{number:08d}.json":
             raise DataError(
                 f"{folder / f'{number:08d}.json'} is missing, but {name} is there",
-                hint="restore it from a copy of the pool",
+                hint=RESTORE,
             )
         logged = _read_commit(folder / name, number, previous)
+        for path in logged.commit.removes:
+            if path not in there:
+                raise DataError(f"{folder / name} removes {path}, which is not in the pool")
+            there.remove(path)
         for entry in logged.commit.files:
-            if entry.path in paths:
+            if entry.path in added:
                 raise DataError(f"{folder / name} adds {entry.path}, which was added before")
-            paths.add(entry.path)
+            added.add(entry.path)
+            there.add(entry.path)
         log.append(logged)
         previous = logged.digest
     return log
@@ -171,7 +193,7 @@ def _read_commit(path: Path, number: int, previous: str) -> Logged:
         raise DataError(
             f"{path} does not follow the commit before it (or the pool.json) in this folder; "
             "files of two pools were mixed, or one was changed",
-            hint="restore the pool from a copy",
+            hint=RESTORE,
         )
     return Logged(commit, digest)
 
@@ -184,7 +206,7 @@ def _read_small(path: Path) -> bytes:
             hint="copy the pool with its links resolved: cp -rL",
         )
     if not path.is_file():
-        raise DataError(f"{path} is missing", hint="restore it from a copy of the pool")
+        raise DataError(f"{path} is missing", hint=RESTORE)
     if path.stat().st_size > _MAX_JSON_BYTES:
         raise DataError(f"{path} is larger than any file of its kind")
     try:

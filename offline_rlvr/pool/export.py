@@ -1,4 +1,4 @@
-"""A pool as one file with one row per response, for other programs.
+"""A pool as one file with one row per response, or per problem, for other programs.
 
 Rows come in ascending order of group id, the K responses of a group one after another. A reward is
 null where the response could not be scored: that is not 0. `logprobs` are nats under the
@@ -32,6 +32,10 @@ response_logprobs):
 | response_ids | response_token_ids |
 | response_mask | 1 for every token: no tool wrote any |
 | response_logprobs | behavior_logprobs |
+
+`problems`: a row per problem, for choosing problems by difficulty: group_id, problem_id, question,
+answer, scored (responses with a reward), correct, pass_rate (correct / scored; null where nothing
+was scored), mean_response_length (tokens), truncated (responses cut at the length limit).
 """
 
 import json
@@ -53,9 +57,11 @@ CHUNK_GROUPS = 64
 #: Decoded bytes of the pool kept while it is read in order.
 CACHE_BYTES = 32 << 20
 
+Rows = list[tuple[GroupArrays, int]]
 _IDS, _LOGPROBS = pa.list_(pa.int32()), pa.list_(pa.float32())
-#: Per format: column -> (Arrow type, value of response i of a group).
+#: Per format: column -> (Arrow type, value of response i of a group; a row per problem has i = 0).
 Column = tuple[pa.DataType, Callable[[GroupArrays, int], Any]]
+PER_PROBLEM = "problems"
 FORMATS: dict[str, dict[str, Column]] = {
     "responses": {
         "group_id": (pa.int64(), lambda g, i: g.group_id),
@@ -88,6 +94,23 @@ FORMATS: dict[str, dict[str, Column]] = {
         "response_ids": (_IDS, lambda g, i: g.response_token_ids[i]),
         "response_mask": (_IDS, lambda g, i: np.ones(len(g.response_token_ids[i]), np.int32)),
         "response_logprobs": (_LOGPROBS, lambda g, i: g.behavior_logprobs[i]),
+    },
+    PER_PROBLEM: {
+        "group_id": (pa.int64(), lambda g, i: g.group_id),
+        "problem_id": (pa.string(), lambda g, i: g.problem_id),
+        "question": (pa.string(), lambda g, i: g.question),
+        "answer": (pa.string(), lambda g, i: g.answer),
+        "scored": (pa.int32(), lambda g, i: _scored(g)),
+        "correct": (pa.int32(), lambda g, i: g.statuses.count("correct")),
+        "pass_rate": (
+            pa.float64(),
+            lambda g, i: g.statuses.count("correct") / _scored(g) if _scored(g) else None,
+        ),
+        "mean_response_length": (
+            pa.float64(),
+            lambda g, i: float(np.mean([len(ids) for ids in g.response_token_ids])),
+        ),
+        "truncated": (pa.int32(), lambda g, i: g.finish_reasons.count("length")),
     },
 }
 
@@ -122,9 +145,10 @@ def export(path: Path, file: Path, layout: str = "responses", *, replace: bool =
     if file.resolve().is_relative_to(path.resolve()):
         raise ConfigError(f"{file} is inside the pool", hint="write it beside the pool")
     make_folder(file.parent)
+    per_group = 1 if layout == PER_PROBLEM else pool.group_size
     with published_file(file, replace=replace) as temporary:
-        _WRITERS[file.suffix](pool, FORMATS[layout], temporary)
-    return len(pool) * pool.group_size
+        _WRITERS[file.suffix](_rows(pool, per_group), FORMATS[layout], temporary)
+    return len(pool) * per_group
 
 
 def _reward(group: GroupArrays, i: int) -> float | None:
@@ -132,27 +156,31 @@ def _reward(group: GroupArrays, i: int) -> float | None:
     return None if np.isnan(value) else value
 
 
-def _chunks(pool: Pool) -> Iterator[list[GroupArrays]]:
+def _scored(group: GroupArrays) -> int:
+    return int((~np.isnan(group.rewards)).sum())
+
+
+def _rows(pool: Pool, per_group: int) -> Iterator[Rows]:
+    """The rows of a few groups at a time."""
     ids = pool.index.group_ids
     for first in range(0, len(ids), CHUNK_GROUPS):
-        yield pool.read(ids[first : first + CHUNK_GROUPS])
+        groups = pool.read(ids[first : first + CHUNK_GROUPS])
+        yield [(group, i) for group in groups for i in range(per_group)]
 
 
-def _write_jsonl(pool: Pool, columns: dict[str, Column], path: Path) -> None:
+def _write_jsonl(chunks: Iterator[Rows], columns: dict[str, Column], path: Path) -> None:
     with path.open("w", encoding="ascii", newline="\n") as file:
-        for groups in _chunks(pool):
-            for group in groups:
-                for i in range(pool.group_size):
-                    row = {name: value(group, i) for name, (_, value) in columns.items()}
-                    line = json.dumps(row, default=np.ndarray.tolist, allow_nan=False)
-                    file.write(line + "\n")
+        for rows in chunks:
+            for row in rows:
+                values = {name: value(*row) for name, (_, value) in columns.items()}
+                line = json.dumps(values, default=np.ndarray.tolist, allow_nan=False)
+                file.write(line + "\n")
 
 
-def _write_parquet(pool: Pool, columns: dict[str, Column], path: Path) -> None:
+def _write_parquet(chunks: Iterator[Rows], columns: dict[str, Column], path: Path) -> None:
     schema = pa.schema([pa.field(name, kind) for name, (kind, _) in columns.items()])
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        for groups in _chunks(pool):
-            rows = [(group, i) for group in groups for i in range(pool.group_size)]
+        for rows in chunks:
             arrays = [
                 pa.array([value(*row) for row in rows], type=kind)
                 for kind, value in columns.values()
@@ -160,7 +188,7 @@ def _write_parquet(pool: Pool, columns: dict[str, Column], path: Path) -> None:
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
 
 
-_WRITERS: dict[str, Callable[[Pool, dict[str, Column], Path], None]] = {
+_WRITERS: dict[str, Callable[[Iterator[Rows], dict[str, Column], Path], None]] = {
     ".jsonl": _write_jsonl,
     ".parquet": _write_parquet,
 }

@@ -3,8 +3,9 @@
 Grades of several verifiers live side by side; nothing is ever overwritten. Training, statistics and
 export use those that were completed last (see `reader.grades_in_use`), so an interrupted grading
 changes no reward, and a finished one counts for everything that opens the pool afterwards. A run
-that was started before is bound to the pool's hash and refuses to continue on the new rewards. To
-keep both, copy the pool before it is graded again: grading by the earlier verifier stores nothing.
+that was started before is bound to the pool's hash and refuses to continue on the new rewards.
+Grading by a verifier that has graded every group scores nothing: a commit says that its grades are
+in use again.
 """
 
 from collections.abc import Sequence
@@ -112,7 +113,9 @@ def grade(path: Path, judge: Verifier, *, chunk_groups: int = CHUNK_GROUPS) -> C
                 ids = todo[first : first + chunk_groups]
                 writer.append_grades(judge.id, _score(pool, ids, judge))
                 progress.update(done + first + len(ids))
-        if todo:
+        if not todo and pool.verifier_in_use() != judge.id:
+            writer.use_grades(judge.id)
+        if writer.commit != pool.commit:
             writer.finish()
     return compare(path, judge.id)
 

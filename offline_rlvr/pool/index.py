@@ -95,6 +95,22 @@ def group_ids_of(snapshot: Snapshot, verifier_id: str | None) -> np.ndarray:
     return ids
 
 
+def part_group_ids(snapshot: Snapshot, entry: FileEntry) -> np.ndarray:
+    """Ids in one file, int64, every value that an index would take from it checked.
+
+    Raises:
+        DataError: As `build_index`, as far as one file shows it.
+    """
+    if entry.verifier_id is None:
+        found = [block[0] for block in _samples_blocks(snapshot, entry, 0)]
+    else:
+        found = []
+        for source, table in tables(snapshot, entry, ["group_id", "rewards", "statuses"]):
+            _verdicts(source, table, snapshot.group_size)
+            found.append(source.group_ids(table))
+    return np.concatenate(found)
+
+
 def locate(ascending: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Position of each wanted id in ascending ids, and whether it is there: O(wanted log ids)."""
     at = np.searchsorted(ascending, wanted)

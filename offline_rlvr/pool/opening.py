@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from offline_rlvr.dotted import leaves
 from offline_rlvr.durable import TMP_PREFIX, make_folder, sync_folder, write_file, writing
 from offline_rlvr.errors import ConfigError, DataError, IncompatibleError
 from offline_rlvr.pool.commits import COMMIT_FOLDER, VERIFIER_ID, seal
@@ -22,6 +23,8 @@ from offline_rlvr.pool.snapshot import (
 #: These entries of an identity are recorded when the pool is made, and not compared afterwards:
 #: later commits may come from other versions, and the evaluation set may change.
 INFORMATIONAL = ("versions", "overlap")
+#: Damaged files that a repair took out of the pool lie here; nothing reads or deletes them.
+QUARANTINE = "quarantine"
 
 
 def plain_identity(identity: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,18 +88,19 @@ def prepare(root: Path, identity: dict[str, Any], check: Check) -> Snapshot:
     stored, _ = read_identity(root)
     refuse_other(root, stored, identity)
     snapshot = take_snapshot(root, check)
-    committed = {entry.path for entry in snapshot.files}
     with writing(root):
-        _settle(root, committed)
+        _settle(root, snapshot)
     return snapshot
 
 
-def _settle(root: Path, committed: set[str]) -> None:
-    """Remove files that no commit names, and make the names of all others durable.
+def _settle(root: Path, snapshot: Snapshot) -> None:
+    """Delete files that no commit names, set aside those that a commit removes, and make the names
+    of all others durable.
 
     A killed process may have published a name without its fsync; a later commit must not build on
     that.
     """
+    committed, removed = {entry.path for entry in snapshot.files}, snapshot.removed
     for folder in _folders(root):
         for path in folder.iterdir():
             relative = path.relative_to(root).as_posix()
@@ -105,11 +109,25 @@ def _settle(root: Path, committed: set[str]) -> None:
                 and path.name.startswith("part-")
                 and path.name.endswith(".parquet")
             )
-            if ours and relative not in committed and not path.is_dir():
+            if relative in removed:
+                _set_aside(root, relative)
+            elif ours and relative not in committed and not path.is_dir():
                 os.unlink(path)
         sync_folder(folder)
     if os.access(root.parent, os.R_OK):
         sync_folder(root.parent)
+
+
+def _set_aside(root: Path, relative: str) -> None:
+    """Move whatever has a removed file's name to the quarantine; what lies there stays there."""
+    target = root / QUARANTINE / relative
+    make_folder(target.parent)
+    number = 0
+    while os.path.lexists(target):
+        number += 1
+        target = target.with_name(f"{Path(relative).name}.{number}")
+    os.replace(root / relative, target)
+    sync_folder(target.parent)
 
 
 def _folders(root: Path) -> Iterator[Path]:
@@ -121,33 +139,35 @@ def _folders(root: Path) -> Iterator[Path]:
     yield root
 
 
+def differences(stored: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """One line for each setting in which two identities differ; empty when they are one pool's."""
+    old, new = (
+        {name: _comparable(value) for name, value in leaves(identity)}
+        for identity in (stored, given)
+    )
+    return [
+        f"  {key}: {old.get(key, '(absent)')} -> {new.get(key, '(absent)')}"
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key, "(absent)") != new.get(key, "(absent)")
+        and key.split(".")[0] not in INFORMATIONAL
+    ]
+
+
 def refuse_other(root: Path, stored: dict[str, Any], given: dict[str, Any]) -> None:
     """Refuse to go on with a pool that is of another identity.
 
     Raises:
         IncompatibleError: Lists each difference.
     """
-    old, new = _flat(stored), _flat(given)
-    lines = [
-        f"  {key}: {old.get(key, '(absent)')} -> {new.get(key, '(absent)')}"
-        for key in sorted(old.keys() | new.keys())
-        if old.get(key, "(absent)") != new.get(key, "(absent)")
-        and key.split(".")[0] not in INFORMATIONAL
-    ]
-    if lines:
+    if lines := differences(stored, given):
         raise IncompatibleError(
             f"{root} was built with other settings (pool -> now):\n" + "\n".join(lines),
             hint="go back to the pool's settings, or build into another folder",
         )
 
 
-def _flat(value: Any, prefix: str = "") -> dict[str, str]:
-    """Leaves by dotted path, as JSON text; 1 and 1.0 are one value, true is another."""
-    if isinstance(value, dict) and value:
-        found: dict[str, str] = {}
-        for key, inner in value.items():
-            found |= _flat(inner, f"{prefix}.{key}" if prefix else str(key))
-        return found
+def _comparable(value: Any) -> str:
+    """A setting as JSON text; 1 and 1.0 are one value, true is another."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return {prefix: json.dumps(value)}
+    return json.dumps(value)

@@ -1,6 +1,6 @@
 """Read a pool: an index in memory, groups by id on demand, bounded memory."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -22,22 +22,26 @@ def grades_in_use(snapshot: Snapshot, without: str | None = None) -> str | None:
 
     A verifier counts from the commit that completes its grades of all groups, so a pool that is
     being graded again keeps its old rewards until the new ones are whole, not a part of either.
-    Where no verifier has graded every group, the last to commit; None without any grades.
+    Where no verifier has graded every group, the last to commit; None without any grades. A commit
+    may name a verifier, which is then the last; a repair grades nothing and changes no order.
 
     Args:
         snapshot: The pool.
         without: A verifier to leave out of account.
     """
-    graded: dict[str, int] = {}
-    samples = 0
+    rows: Counter[str | None] = Counter()
     for entry in snapshot.files:
-        if entry.verifier_id is None:
-            samples += entry.rows
-        elif entry.verifier_id != without:
-            # Taken out and put back, so that the order is that of the last commits.
-            graded[entry.verifier_id] = graded.pop(entry.verifier_id, 0) + entry.rows
-    complete = [name for name, rows in graded.items() if rows == samples]
-    return next(iter([*reversed(complete), *reversed(graded)]), None)
+        rows[entry.verifier_id] += entry.rows
+    order: dict[str, None] = {}
+    for commit, _ in snapshot.log:
+        named = [] if commit.removes else [entry.verifier_id for entry in commit.files]
+        for name in [*named, commit.verifier_in_use]:
+            if name and name != without and rows[name]:
+                # Taken out and put back, so that the order is that of the last commits.
+                order.pop(name, None)
+                order[name] = None
+    complete = [name for name in order if rows[name] == rows[None]]
+    return next(iter([*reversed(complete), *reversed(order)]), None)
 
 
 class Pool:
@@ -76,12 +80,12 @@ class Pool:
             IncompatibleError: Written by a newer version.
         """
         snapshot = take_snapshot(Path(path), check)
-        present = list(dict.fromkeys(e.verifier_id for e in snapshot.files if e.verifier_id))
         if verifier_id is None:
             verifier_id = grades_in_use(snapshot)
-        elif verifier_id is not None and verifier_id not in present:
+        elif verifier_id not in snapshot.verifier_ids:
             raise ConfigError(
-                f"{path} has no grades of verifier {verifier_id!r}; it has {present or 'none'}"
+                f"{path} has no grades of verifier {verifier_id!r}; "
+                f"it has {snapshot.verifier_ids or 'none'}"
             )
         return cls(snapshot, verifier_id, cache_bytes)
 
@@ -103,7 +107,7 @@ class Pool:
     @property
     def commit(self) -> int:
         """Number of the last commit, 0 for an empty pool."""
-        return len(self._snapshot.log)
+        return self._snapshot.commit
 
     @property
     def bytes(self) -> int:
@@ -117,8 +121,8 @@ class Pool:
 
     @property
     def verifier_ids(self) -> list[str]:
-        """Verifiers with grades here, in order of their first commit."""
-        return list(dict.fromkeys(e.verifier_id for e in self._snapshot.files if e.verifier_id))
+        """Verifiers with grades here, in order of their first file."""
+        return self._snapshot.verifier_ids
 
     def verifier_in_use(self, without: str | None = None) -> str | None:
         """Whose grades count unless one is named, see `grades_in_use`."""

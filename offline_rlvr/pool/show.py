@@ -69,6 +69,7 @@ def matching(
     right: bool = False,
     wrong: bool = False,
     limit: int = 1,
+    verifier_id: str | None = None,
 ) -> Matches:
     """Read the first groups that match, in ascending order of id.
 
@@ -79,14 +80,15 @@ def matching(
         right: Only right responses, and groups that have some; with `wrong` all scored ones.
         wrong: Only wrong responses, and groups that have some.
         limit: Most groups to read.
+        verifier_id: Whose grades to use; by default `grades_in_use`.
 
     Raises:
-        ConfigError: A limit below 1.
+        ConfigError: A limit below 1, or no such verifier.
         DataError: Nothing matches, or the group is not in the pool.
     """
     if limit < 1:
         raise ConfigError(f"a limit of {limit} groups; it must be at least 1")
-    pool = Pool.open(path, check="size")
+    pool = Pool.open(path, verifier_id, check="size")
     shown = selection.responses(pool, right=right, wrong=wrong)
     keep = shown.any(1) & (pool.index.mixed | (not mixed))
     if group is not None:
@@ -113,8 +115,10 @@ def format_stats(stats: Mapping[str, Any]) -> str:
         lines.append(share(name, stats[name], total))
     lines += [f"  dropped: {printable(reason)}: {n}" for reason, n in stats["drops"].items()]
     lines.append("")
-    for name in ("mean_accuracy", "mean_at_k", "pass_at_k"):
-        value = stats[name]
+    k = stats["group_size"]
+    rates = {"mean accuracy": stats["mean_accuracy"], f"mean@{k}": stats["mean_at_k"]}
+    rates |= {f"pass@{k}": value for k, value in stats["pass_at"].items()}
+    for name, value in rates.items():
         lines.append(f"{name:<22}{'-' if value is None else f'{value:.4f}':>9}")
     lines += ["", "responses by status"]
     lines += [share(f"  {name}", count, total) for name, count in stats["statuses"].items()]

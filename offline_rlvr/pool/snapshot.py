@@ -17,6 +17,9 @@ from offline_rlvr.pool.schema import GRADES, SAMPLES, SCHEMA_VERSION, check_sche
 
 IDENTITY_NAME = "pool.json"
 Check = Literal["size", "hash"]
+#: What to do about a damaged Parquet file.
+REPAIR = "restore it from a copy of the pool, or see what is lost: offline-rlvr pool repair POOL"
+LINKED = "copy the pool with its links resolved: cp -rL"
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,34 @@ class Snapshot:
 
     @property
     def files(self) -> list[FileEntry]:
-        """All committed files, in commit order."""
-        return [entry for logged in self.log for entry in logged.commit.files]
+        """All files of the pool, in commit order; those that a later commit removes left out."""
+        removed = self.removed
+        return [
+            entry
+            for logged in self.log
+            for entry in logged.commit.files
+            if entry.path not in removed
+        ]
+
+    @property
+    def removed(self) -> set[str]:
+        """Paths that were added and removed again."""
+        return {path for logged in self.log for path in logged.commit.removes}
+
+    @property
+    def commit(self) -> int:
+        """Number of the last commit, 0 for an empty pool."""
+        return len(self.log)
+
+    @property
+    def next_group_id(self) -> int:
+        """Where drawing continues: past every problem drawn so far."""
+        return self.log[-1].commit.next_group_id if self.log else 0
+
+    @property
+    def verifier_ids(self) -> list[str]:
+        """Verifiers with grades here, in order of their first file."""
+        return list(dict.fromkeys(e.verifier_id for e in self.files if e.verifier_id))
 
     @property
     def group_size(self) -> int:
@@ -79,6 +108,20 @@ def take_snapshot(root: Path, check: Check = "hash") -> Snapshot:
     """
     if check not in ("size", "hash"):
         raise ConfigError(f"check is {check!r}; allowed: 'size', 'hash'")
+    snapshot = read_commits(root)
+    for entry in snapshot.files:
+        verify_file(root, entry, check)
+    return snapshot
+
+
+def read_commits(root: Path) -> Snapshot:
+    """A pool's identity and commits, its Parquet files not looked at.
+
+    Raises:
+        ConfigError: There is no such folder, or it is not a pool.
+        DataError: pool.json or a commit is missing or damaged.
+        IncompatibleError: Written by a newer version.
+    """
     if not root.is_dir():
         raise ConfigError(
             f"there is no pool at {root}", hint="offline-rlvr pool build CONFIG, or check the path"
@@ -86,11 +129,7 @@ def take_snapshot(root: Path, check: Check = "hash") -> Snapshot:
     if not (root / IDENTITY_NAME).exists() and not (root / "commits").exists():
         raise ConfigError(f"{root} is not a pool: it has no {IDENTITY_NAME}", hint="check the path")
     identity, genesis = read_identity(root)
-    log = read_log(root, genesis)
-    snapshot = Snapshot(root, identity, genesis, log)
-    for entry in snapshot.files:
-        _verify_file(root, entry, check)
-    return snapshot
+    return Snapshot(root, identity, genesis, read_log(root, genesis))
 
 
 def read_identity(root: Path) -> tuple[dict[str, Any], str]:
@@ -121,16 +160,13 @@ def reading(file: str) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(
-            f"{file} is damaged: {reason}",
-            hint="restore it from a copy of the pool",
-        ) from error
+        raise DataError(f"{file} is damaged: {reason}", hint=REPAIR) from error
 
 
 @contextmanager
 def open_part(root: Path, entry: FileEntry) -> Iterator[pq.ParquetFile]:
     """A committed Parquet file, its columns and number of rows checked."""
-    with reading(entry.path):
+    with reading(str(root / entry.path)):
         part = pq.ParquetFile(root / entry.path, page_checksum_verification=True)
     with part:
         with reading(entry.path):
@@ -143,28 +179,31 @@ def open_part(root: Path, entry: FileEntry) -> Iterator[pq.ParquetFile]:
         yield part
 
 
-def _verify_file(root: Path, entry: FileEntry, check: Check) -> None:
+def verify_file(root: Path, entry: FileEntry, check: Check) -> None:
+    """Refuse a file that is not there, not a file, or not the one its commit names.
+
+    Raises:
+        DataError: Says which file and why.
+    """
     path = root
     for name in entry.path.split("/"):
         path = path / name
         if path.is_symlink():
-            raise DataError(
-                f"{path} is a symbolic link; a pool holds real files only",
-                hint="copy the pool with its links resolved: cp -rL",
-            )
-    hint = "restore it from a copy of the pool"
+            raise DataError(f"{path} is a symbolic link; a pool holds real files only", hint=LINKED)
     try:
         status = path.stat()
     except OSError:
-        raise DataError(f"{path} is missing; commits name it", hint=hint) from None
+        raise DataError(f"{path} is missing; commits name it", hint=REPAIR) from None
     if not stat.S_ISREG(status.st_mode):
-        raise DataError(f"{path} is not a regular file")
+        raise DataError(f"{path} is not a regular file", hint=REPAIR)
     if status.st_size != entry.bytes:
         raise DataError(
-            f"{path} is damaged: {status.st_size} bytes; its commit says {entry.bytes}", hint=hint
+            f"{path} is damaged: {status.st_size} bytes; its commit says {entry.bytes}", hint=REPAIR
         )
     if check == "hash":
-        with reading(entry.path):
+        with reading(str(path)):
             digest = file_sha256(path)
         if digest != entry.sha256:
-            raise DataError(f"{path} is damaged: its sha256 is not what its commit says", hint=hint)
+            raise DataError(
+                f"{path} is damaged: its sha256 is not what its commit says", hint=REPAIR
+            )

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from offline_rlvr.numerics.pass_at_k import pass_at_k, powers_of_two
 from offline_rlvr.pool.index import STATUS_NAMES
 from offline_rlvr.pool.reader import Pool
 
@@ -24,6 +25,8 @@ def funnel(pool: Pool) -> dict[str, Any]:
         mean_accuracy: correct share of the scored responses; None without any;
         mean_at_k, pass_at_k: over the fully scored groups: mean share correct, share with any
         correct;
+        pass_at: unbiased pass@k for k = 1, 2, 4 ... K, keys as text; the last is `pass_at_k`, the
+        first `mean_at_k`; values None without a fully scored group;
         correct_per_group: K + 1 counts of fully scored groups by number of correct responses;
         statuses: responses by status;
         prompt_tokens, response_tokens: totals;
@@ -34,7 +37,13 @@ def funnel(pool: Pool) -> dict[str, Any]:
     scored, is_mixed, correct = index.scored, index.mixed, index.correct
     all_right = scored & ~is_mixed & correct.all(1)
     answered = ~np.isnan(index.rewards)
-    per_group = correct.sum(1)[scored]
+    per_group = np.bincount(correct.sum(1)[scored], minlength=pool.group_size + 1)
+
+    def mean_over_groups(k: int) -> float | None:
+        """Mean of pass@k over the fully scored groups; pass@1 is the share correct."""
+        chances = pass_at_k(pool.group_size, np.arange(pool.group_size + 1), k)
+        return float(np.average(chances, weights=per_group)) if per_group.any() else None
+
     counts = np.bincount(index.statuses.ravel(), minlength=len(STATUS_NAMES))
     return {
         "group_size": pool.group_size,
@@ -49,9 +58,10 @@ def funnel(pool: Pool) -> dict[str, Any]:
         "duplicate_responses": sum(block.duplicate_responses() for block in pool.blocks()),
         "drops": pool.drops,
         "mean_accuracy": _mean(correct[answered]),
-        "mean_at_k": _mean(per_group / pool.group_size),
-        "pass_at_k": _mean(per_group > 0),
-        "correct_per_group": np.bincount(per_group, minlength=pool.group_size + 1).tolist(),
+        "mean_at_k": mean_over_groups(1),
+        "pass_at_k": mean_over_groups(pool.group_size),
+        "pass_at": {str(k): mean_over_groups(k) for k in powers_of_two(pool.group_size)},
+        "correct_per_group": per_group.tolist(),
         "statuses": {n: int(c) for n, c in zip(STATUS_NAMES, counts, strict=True) if c},
         "prompt_tokens": int(index.prompt_lengths.sum(dtype=np.int64)),
         "response_tokens": int(index.response_lengths.sum(dtype=np.int64)),

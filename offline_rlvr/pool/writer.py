@@ -10,13 +10,12 @@ import pyarrow as pa
 from offline_rlvr.durable import make_folder, write_file
 from offline_rlvr.errors import ConfigError, DataError, ResourceError
 from offline_rlvr.lock import WriterLock
-from offline_rlvr.pool.card import render
-from offline_rlvr.pool.commits import COMMIT_FOLDER, Commit, FileEntry, Logged, seal, sha256
+from offline_rlvr.pool.card import CARD_NAME, render
+from offline_rlvr.pool.committing import add_commit, write_part
 from offline_rlvr.pool.index import group_ids_of, locate
 from offline_rlvr.pool.opening import check_verifier_id, plain_identity, prepare, refuse_foreign
 from offline_rlvr.pool.reader import Pool
 from offline_rlvr.pool.rows import grades_table, samples_table
-from offline_rlvr.pool.schema import SCHEMA_VERSION, encode
 from offline_rlvr.pool.snapshot import Check, Snapshot, take_snapshot
 from offline_rlvr.pool.summary import funnel
 from offline_rlvr.records import Group, Verdict
@@ -88,8 +87,7 @@ class PoolWriter:
     @property
     def next_group_id(self) -> int:
         """Where drawing continues: past every problem stored or dropped so far."""
-        log = self._snapshot.log
-        return log[-1].commit.next_group_id if log else 0
+        return self._snapshot.next_group_id
 
     @property
     def drops(self) -> dict[str, int]:
@@ -99,7 +97,7 @@ class PoolWriter:
     @property
     def commit(self) -> int:
         """Number of the last commit, 0 for an empty pool."""
-        return len(self._snapshot.log)
+        return self._snapshot.commit
 
     def append(
         self,
@@ -142,7 +140,7 @@ class PoolWriter:
             tables["samples"] = samples_table(ordered, identity.group_size, identity.vocab_size)
             verdicts = {group.group_id: group.verdicts for group in ordered}
             tables[f"grades/{verifier_id}"] = grades_table(verdicts, identity.group_size)
-        number = self._commit(tables, counts, next_group_id or after)
+        number = self._commit(tables, drops=counts, next_group_id=next_group_id or after)
         self._ids = np.sort(np.concatenate([self._ids, ids]))
         if verifier_id in self._graded:
             self._graded[verifier_id].update(ids.tolist())
@@ -167,9 +165,21 @@ class PoolWriter:
             if group_id in graded:
                 raise DataError(f"group {group_id} has been graded by {verifier_id!r} already")
         table = grades_table(verdicts, self._snapshot.group_size)
-        number = self._commit({f"grades/{verifier_id}": table}, {}, self.next_group_id)
+        number = self._commit({f"grades/{verifier_id}": table})
         self._graded[verifier_id] = graded | set(verdicts)
         return number
+
+    def use_grades(self, verifier_id: str) -> int:
+        """Commit that a verifier's grades of all groups count again, as if completed just now.
+
+        Raises:
+            DataError: It has not graded every group.
+        """
+        self._ready()
+        missing = len(self._ids) - len(self.graded_group_ids(verifier_id))
+        if missing or not len(self._ids):
+            raise DataError(f"{verifier_id!r} has not graded {missing} groups of {self.path}")
+        return self._commit({}, verifier_in_use=verifier_id)
 
     def graded_group_ids(self, verifier_id: str) -> set[int]:
         """Ids of the groups this verifier has graded."""
@@ -181,7 +191,7 @@ class PoolWriter:
         """Write the pool's card (README.md) with its funnel; again after the pool has grown."""
         self._ready()
         pool = Pool.open(self.path, check="size")
-        card = self.path / "README.md"
+        card = self.path / CARD_NAME
         write_file(card, render(pool, funnel(pool), card_extra).encode(), replace=True)
         return card
 
@@ -209,37 +219,10 @@ class PoolWriter:
         if repeated:
             raise DataError(f"group {repeated[0]} is in {self.path} already, or given twice")
 
-    def _commit(self, tables: dict[str, pa.Table], drops: dict[str, int], after: int) -> int:
-        snapshot, number = self._snapshot, self.commit + 1
-        previous = snapshot.log[-1].digest if snapshot.log else snapshot.genesis
+    def _commit(self, tables: Mapping[str, pa.Table], **entries: Any) -> int:
         # From the first byte on, a failure leaves files behind that only reopening cleans up.
         self._failed = True
-        files = [self._write_part(folder, number, table) for folder, table in tables.items()]
-        commit = Commit(
-            schema_version=SCHEMA_VERSION,
-            commit=number,
-            previous=previous,
-            files=files,
-            drops=drops,
-            next_group_id=after,
-        )
-        data = seal(commit.model_dump())
-        write_file(self.path / COMMIT_FOLDER / f"{number:08d}.json", data)
+        files = [write_part(self._snapshot, folder, table) for folder, table in tables.items()]
+        number = add_commit(self._snapshot, files, **entries)
         self._failed = False
-        snapshot.log.append(Logged(commit, sha256(data)))
         return number
-
-    def _write_part(self, folder: str, number: int, table: pa.Table) -> FileEntry:
-        path = f"{folder}/part-{number:08d}.parquet"
-        data = encode(table)
-        make_folder(self.path / folder)
-        write_file(self.path / path, data, replace=True)
-        ids = table.column("group_id")
-        return FileEntry(
-            path=path,
-            sha256=sha256(data),
-            bytes=len(data),
-            rows=table.num_rows,
-            first_group_id=ids[0].as_py(),
-            last_group_id=ids[-1].as_py(),
-        )

@@ -1,8 +1,9 @@
 """The pictures with their words: which curve, under which title, and how to read it."""
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from offline_rlvr.evaluation import Evaluation
 from offline_rlvr.report import curves, style
@@ -138,9 +139,9 @@ def training_figures(run: RunRecord) -> list[Figured]:
     )
 
 
-def pool_figure(run: RunRecord) -> Figured | None:
+def pool_figure(funnel: Mapping[str, Any]) -> Figured | None:
     """How many responses of a sampled group were right."""
-    counts = run.part("funnel").get("correct_per_group")
+    counts = funnel.get("correct_per_group")
     if not counts:
         return None
     words = ", ".join(f"{right} right: {groups:,}" for right, groups in enumerate(counts))

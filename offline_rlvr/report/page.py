@@ -40,6 +40,11 @@ def render_report(run_dir: Path) -> Path:
 
 def page(run: RunRecord) -> str:
     """The page as text."""
+    return fill_template("page.html.jinja", content(run))
+
+
+def fill_template(name: str, content: Mapping[str, Any]) -> str:
+    """A page of this folder's templates, every text in it escaped and inert."""
     environment = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
@@ -49,7 +54,7 @@ def page(run: RunRecord) -> str:
         lstrip_blocks=True,
     )
     css = Markup((HERE / "page.css").read_text("utf-8"))  # our own file, not data
-    return environment.get_template("page.html.jinja").render(css=css, **content(run))
+    return environment.get_template(name).render(css=css, **content)
 
 
 def content(run: RunRecord) -> dict[str, Any]:
@@ -68,8 +73,8 @@ def content(run: RunRecord) -> dict[str, Any]:
         "drift_figures": figures.drift_figures(run),
         "training_figures": figures.training_figures(run),
         "funnel": tables.funnel(run),
-        "funnel_notes": tables.funnel_notes(run),
-        "pool_figure": figures.pool_figure(run),
+        "funnel_notes": tables.funnel_notes(run.part("funnel")),
+        "pool_figure": figures.pool_figure(run.part("funnel")),
         "examples": choose(comparisons),
         "settings": tables.settings(run),
         "versions": tables.flattened(run.part("versions")),

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from offline_rlvr.dotted import leaves
 from offline_rlvr.report.record import RunRecord
 from offline_rlvr.report.verdict import Comparison, number, percent, points
 
@@ -22,30 +23,36 @@ class FunnelRow:
 
 def funnel(run: RunRecord) -> list[FunnelRow]:
     """Sampled, scored, mixed and trained groups; empty when run.json has no funnel."""
-    counts = run.part("funnel")
+    rows = stages(run.part("funnel"))
+    if not rows:
+        return []
+    return [*rows, _row("trained on", run.trained_groups, rows[0].groups)]
+
+
+def stages(counts: Mapping[str, Any]) -> list[FunnelRow]:
+    """Sampled, scored and mixed groups of a pool (see `pool.summary.funnel`); empty without any."""
     sampled = int(counts.get("sampled_groups") or 0)
     if not sampled:
         return []
     mixed = int(counts.get("mixed", 0))
     right, wrong = int(counts.get("all_right", 0)), int(counts.get("all_wrong", 0))
-
-    def row(label: str, groups: int, part: bool = False) -> FunnelRow:
-        return FunnelRow(label, groups, min(1.0, groups / sampled), part)
-
+    unscored = int(counts.get("unscored_groups", 0))
     return [
-        row("sampled", sampled),
-        row("not fully scored", int(counts.get("unscored_groups", 0)), part=True),
-        row("scored", mixed + right + wrong),
-        row("all responses right", right, part=True),
-        row("all responses wrong", wrong, part=True),
-        row("mixed", mixed),
-        row("trained on", run.trained_groups),
+        _row("sampled", sampled, sampled),
+        _row("not fully scored", unscored, sampled, part=True),
+        _row("scored", mixed + right + wrong, sampled),
+        _row("all responses right", right, sampled, part=True),
+        _row("all responses wrong", wrong, sampled, part=True),
+        _row("mixed", mixed, sampled),
     ]
 
 
-def funnel_notes(run: RunRecord) -> list[str]:
+def _row(label: str, groups: int, sampled: int, *, part: bool = False) -> FunnelRow:
+    return FunnelRow(label, groups, min(1.0, groups / sampled), part)
+
+
+def funnel_notes(counts: Mapping[str, Any]) -> list[str]:
     """Truncated responses and dropped groups, in words."""
-    counts = run.part("funnel")
     notes = []
     truncated, total = counts.get("truncated_responses"), counts.get("sampled_responses")
     if truncated is not None and total:
@@ -95,14 +102,15 @@ def settings(run: RunRecord) -> list[tuple[str, str]]:
     return flattened({key: value for key, value in run.identity.items() if key not in left_out})
 
 
-def flattened(value: Any, name: str = "") -> list[tuple[str, str]]:
-    """Nested JSON as (dotted name, text) rows."""
-    if isinstance(value, Mapping):
-        dot = f"{name}." if name else ""
-        return [row for key, item in value.items() for row in flattened(item, f"{dot}{key}")]
+def flattened(value: Any) -> list[tuple[str, str]]:
+    """Nested JSON as (dotted name, text) rows, empty parts left out."""
+    return [(name, _text(leaf)) for name, leaf in leaves(value) if leaf != {}]
+
+
+def _text(value: Any) -> str:
     if isinstance(value, float):
-        return [(name, f"{value:g}")]
-    return [(name, "none" if value is None else str(value))]
+        return f"{value:g}"
+    return "none" if value is None else str(value)
 
 
 def metric_rows(run: RunRecord, definitions: Mapping[str, str]) -> list[dict[str, str]]:

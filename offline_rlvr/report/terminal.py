@@ -27,7 +27,7 @@ def plain_summary(run_dir: Path) -> list[str]:
     if stages:
         steps = [f"{groups:,} {label}" for label, groups in stages.items()]
         lines.append("Groups: " + " -> ".join(steps))
-        lines += funnel_notes(run)
+        lines += funnel_notes(run.part("funnel"))
     comparisons = compare(run)
     for comparison in comparisons:
         lines += _accuracies(comparison, with_mean=len(comparisons) > 1)

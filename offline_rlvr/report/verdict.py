@@ -9,7 +9,7 @@ import numpy as np
 
 from offline_rlvr.evaluation import Evaluation, Interval, bootstrap_interval
 from offline_rlvr.evaluation.intervals import paired_values
-from offline_rlvr.evaluation.metrics import powers_of_two
+from offline_rlvr.numerics.pass_at_k import powers_of_two
 from offline_rlvr.report.record import RunRecord
 
 #: Sums of shares miss an exact 0 by about this.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from offline_rlvr.config import Config
+from offline_rlvr.dotted import leaves
 from offline_rlvr.durable import write_file
 from offline_rlvr.errors import DataError, IncompatibleError
 from offline_rlvr.generation import Sampling
@@ -169,16 +170,8 @@ class RunFolder:
 
 def _settings(config: Config) -> dict[str, Any]:
     """Flat dotted settings that identify a run."""
-    flat: dict[str, Any] = {}
-
-    def walk(value: Any, key: str) -> None:
-        if key in MAY_CHANGE:
-            return
-        if isinstance(value, dict) and value:
-            for name, inner in value.items():
-                walk(inner, f"{key}.{name}" if key else name)
-        else:
-            flat[key] = value
-
-    walk(config.model_dump(mode="json"), "")
-    return flat
+    return {
+        name: value
+        for name, value in leaves(config.model_dump(mode="json"))
+        if not f"{name}.".startswith(tuple(f"{key}." for key in MAY_CHANGE))
+    }

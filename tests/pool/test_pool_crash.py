@@ -47,6 +47,16 @@ def test_power_cut_before_every_call_that_touches_the_disk(tmp_path):
     assert drive("image", tmp_path)["images"] > 20
 
 
+@pytest.mark.parametrize("mode", ["repair", "merge"])
+def test_sigkill_anywhere_in_a_repair_or_merge(tmp_path, mode):
+    """Typed again it ends in the same files, byte for byte."""
+    assert drive(mode, tmp_path)["kills"] > 30
+
+
+def test_power_cut_anywhere_in_a_repair(tmp_path):
+    assert drive("repair_image", tmp_path)["images"] > 15
+
+
 def test_order_of_a_commit(pool_path, identity, group, monkeypatch):
     """Parts are durable before their commit exists, and the commit before append returns."""
     events = []

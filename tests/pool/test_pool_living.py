@@ -141,6 +141,40 @@ def test_grades_in_use_are_the_last_whole_ones(pool_path, identity, group):
     assert Pool.open(pool_path).verifier_id == "exact-1"
 
 
+def test_an_earlier_verifier_is_in_use_again_without_scoring(own_pool, judge):
+    first = Pool.open(own_pool)
+    grade(own_pool, judge("reverse"))
+    forward = Stopping(judge("reverse"), 0)
+    grade(own_pool, judge("lengths"))
+    before = Pool.open(own_pool)
+    change = grade(own_pool, forward)
+    after = Pool.open(own_pool)
+    assert after.verifier_id == forward.id == change.new.verifier_id
+    assert change.old.verifier_id == before.verifier_id
+    assert after.commit == before.commit + 1
+    assert after.hash != before.hash, "a run on other rewards does not continue"
+    assert f"| verifier | {forward.id} |" in (own_pool / "README.md").read_text()
+    assert after.verifier_ids == [first.verifier_id, forward.id, before.verifier_id]
+    grade(own_pool, forward)
+    assert Pool.open(own_pool).hash == after.hash, "nothing to say, nothing written"
+
+
+def test_only_whole_grades_can_be_put_in_use(pool_path, group):
+    with PoolWriter.reopen(pool_path) as writer:
+        writer.append_grades("half", {i: [Verdict("correct")] * 4 for i in range(5)})
+        for name in ("half", "nobody"):
+            with pytest.raises(DataError, match="has not graded"):
+                writer.use_grades(name)
+        # Growing afterwards: the builder's own grades are the only whole ones.
+        writer.append_grades("half", {i: [Verdict("correct")] * 4 for i in range(5, 10)})
+        writer.use_grades("exact-1")
+        assert Pool.open(pool_path).verifier_id == "exact-1"
+        writer.use_grades("half")
+        assert Pool.open(pool_path).verifier_id == "half"
+        writer.append([group(10)], "exact-1")
+    assert Pool.open(pool_path).verifier_id == "exact-1"
+
+
 def test_where_no_grades_are_whole_the_last_ones_count(pool_path, group):
     with PoolWriter.reopen(pool_path) as writer:
         writer.append([group(10)], "newer-version")
@@ -185,7 +219,7 @@ def test_export_holds_every_response_exactly(own_pool, tmp_path, suffix):
         late = [Verdict("timeout"), Verdict("correct", score=0.5), *[Verdict("incorrect")] * 2]
         writer.append_grades("other", dict.fromkeys(ids, late))
     pool = Pool.open(own_pool)
-    for layout in FORMATS:
+    for layout in ("responses", "trl", "verl"):
         file = tmp_path / f"new folder/{layout}{suffix}"
         assert export(own_pool, file, layout) == pool.index.rewards.size
         if suffix == ".jsonl":
@@ -220,6 +254,37 @@ def test_export_of_responses_names_where_each_comes_from(small_pool, tmp_path):
     assert (rows[6]["response"], rows[6]["text"]) == (2, group.texts[2])
     assert (rows[6]["status"], rows[6]["question"]) == (group.statuses[2], group.question)
     assert (rows[6]["problem_id"], rows[6]["answer"]) == (group.problem_id, group.answer)
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_export_of_problems_has_their_pass_rates(own_pool, tmp_path, suffix):
+    with PoolWriter.reopen(own_pool) as writer:
+        ids = writer.committed_group_ids.tolist()
+        kinds = [
+            [Verdict(s) for s in ("correct", "timeout", "incorrect", "correct")],
+            [Verdict("timeout")] * 4,
+            [Verdict("no_answer")] * 4,
+        ]
+        writer.append_grades("other", {i: kinds[i % 3] for i in ids})
+    file = tmp_path / f"problems{suffix}"
+    assert export(own_pool, file, "problems") == len(ids)
+    if suffix == ".parquet":
+        rows = pq.read_table(file).to_pylist()
+    else:
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+    for row, group in zip(rows, Pool.open(own_pool).read(ids), strict=True):
+        scored, correct, rate = [(3, 2, 2 / 3), (0, 0, None), (4, 0, 0.0)][group.group_id % 3]
+        assert row == {
+            "group_id": group.group_id,
+            "problem_id": group.problem_id,
+            "question": group.question,
+            "answer": group.answer,
+            "scored": scored,
+            "correct": correct,
+            "pass_rate": rate,
+            "mean_response_length": sum(map(len, group.response_token_ids)) / 4,
+            "truncated": sum(reason == "length" for reason in group.finish_reasons),
+        }
 
 
 def test_export_is_whole_or_not_at_all(own_pool, tmp_path):

@@ -112,6 +112,10 @@ def test_funnel_by_hand(counted):
     assert stats["mean_accuracy"] == pytest.approx(11 / 23)
     assert stats["mean_at_k"] == pytest.approx((4 + 0 + 1 + 2 + 3) / 20)
     assert stats["pass_at_k"] == pytest.approx(4 / 5)
+    # Of the 6 pairs of 4 responses, none, 3, 5 and 6 hold one of 0, 1, 2 and 3 right ones.
+    assert stats["pass_at"] == pytest.approx(
+        {"1": 1 / 2, "2": (1 + 3 / 6 + 5 / 6 + 1) / 5, "4": 4 / 5}
+    )
     assert stats["correct_per_group"] == [1, 1, 1, 1, 1]
     assert stats["response_tokens"] == 10 + 36 + 23 + 22 + 21 + 23
     assert stats["right_lengths"]["p50"] == np.median(right)
@@ -142,6 +146,37 @@ def test_card(counted):
     assert "| model.name | tiny |" in text
     assert counted.hash in text
     assert "prompt_too_long: 3" in text
+
+
+@pytest.mark.parametrize(
+    ("sampling", "there", "absent"),
+    [
+        (
+            {"top_p": 1.0, "top_k": 0, "min_p": 0.0},
+            ["they were drawn from"],
+            ["truncated (", "rescored"],
+        ),
+        ({"top_p": 0.9, "top_k": 20}, ["truncated (top_p 0.9, top_k 20): "], ["min_p"]),
+        ({"min_p": 0.1, "logprobs": "sampled_distribution"}, ["truncated (min_p 0.1)"], ["scored"]),
+        (
+            {"logprobs": "rescored"},
+            ["that the model gave them afterwards", "Log-probs are rescored"],
+            ["they were drawn from", "truncated ("],
+        ),
+        ("unknown", ["they were drawn from"], ["truncated ("]),
+    ],
+)
+def test_card_says_what_the_logprobs_are(tmp_path, group, identity, sampling, there, absent):
+    path = tmp_path / "p"
+    with PoolWriter.create_or_open(
+        path, identity(sampling=sampling, overlap={"aime": 2})
+    ) as writer:
+        writer.append([group(0)], "exact-1")
+        text = writer.finish().read_text()
+    text = text.split("## Funnel")[0], text
+    assert all(words in text[0] for words in there)
+    assert not [words for words in absent if words in text[0]]
+    assert "| overlap.aime | 2 |" in text[1]
 
 
 def test_card_is_replaced_and_is_not_part_of_the_pool(pool_path, identity, group):
@@ -193,4 +228,6 @@ def test_format_stats(counted):
     assert "mixed                         3    50.0 %" in lines
     assert "truncated_responses           3    12.5 %" in lines
     assert "  dropped: duplicate: 4" in lines
-    assert "pass_at_k                0.8000" in lines
+    assert "mean@4                   0.5000" in lines
+    assert "pass@2                   0.6667" in lines
+    assert "pass@4                   0.8000" in lines

@@ -35,7 +35,7 @@ LIBRARIES = {
     "peft": {"policy", "generation"},
     "lightning": {"trainer", "stream"},
     "pyarrow": {"pool", "stream", "problems", "evaluation", "trainer"},
-    "ray": set(),
+    "ray": {"generation"},
 }
 #: The places that turn a config into objects; everything else takes plain arguments.
 CONFIG_READERS = ("pool/build/", "evaluation/run.py", "trainer/", "cli/", "config/")

@@ -9,6 +9,7 @@ from cyclopts import App, Parameter
 
 from offline_rlvr.cli import upkeep
 from offline_rlvr.cli.options import Overrides, read_config, share_of
+from offline_rlvr.cli.pool_import import import_pool
 
 app = App(name="pool", help="Build a rollout pool and look into it.")
 
@@ -224,3 +225,4 @@ def export(
 
 for _verb in (upkeep.verify, upkeep.repair, upkeep.merge, upkeep.push, upkeep.pull):
     app.command(_verb)
+app.command(import_pool, name="import")

@@ -1,13 +1,13 @@
 """Every key a config file may have, with its default, unit and reason. Unknown keys are refused.
 
 One file describes the whole job: what is sampled (`model prompt problems pool sampling generation
-verifier`), how it is trained (`objective reference old train`), and how it is measured
+verifier`), how it is trained (`selection objective reference old train`), and how it is measured
 (`evaluation`).
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 PositiveInt = Annotated[int, Field(ge=1)]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
@@ -92,6 +92,29 @@ class Pool(Section):
         default=32, description="unfiltered groups never trained on; drift is also measured there"
     )
     seed: int = Field(default=0, description="draw order and sampling")
+
+
+class Selection(Section):
+    """Which of the pool's mixed groups are trained on; null or false takes nothing away."""
+
+    min_correct: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="correct responses of a group (of K), at least"
+    )
+    max_correct: Annotated[int, Field(ge=0)] | None = Field(default=None, description="at most")
+    max_prompt_tokens: PositiveInt | None = None
+    max_response_tokens: PositiveInt | None = Field(
+        default=None, description="of the longest response in the group"
+    )
+    drop_truncated: bool = Field(
+        default=False, description="leave out groups with a response cut at the length limit"
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        least, most = self.min_correct, self.max_correct
+        if least is not None and most is not None and least > most:
+            raise ValueError("min_correct to be at most max_correct")
+        return self
 
 
 class Sampling(Section):
@@ -189,6 +212,7 @@ class Config(Section):
     sampling: Sampling = Sampling()
     generation: Generation = Generation()
     verifier: Verifier = Verifier()
+    selection: Selection = Selection()
     objective: Objective = Objective()
     reference: Anchor = Anchor(refresh_every=160)
     old: Anchor = Anchor(refresh_every=8)

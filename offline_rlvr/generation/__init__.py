@@ -5,6 +5,7 @@ Importing this package imports no torch.
 """
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ from offline_rlvr.records import Response
 __all__ = ["BACKENDS", "Generator", "Pending", "Sampling", "engine_of", "load", "seed_for"]
 
 #: Modules of this package that are back-ends (the others are what they share).
-BACKENDS = ("hf",)
+BACKENDS = ("hf", "ray")
 
 
 #: Work handed to a back-end: call it to wait for the responses, one list per prompt, in order.
@@ -51,14 +52,21 @@ def load(name: str, **params: Any) -> Generator:
     """The generator of the back-end `name` with its parameters.
 
     Raises:
-        ConfigError: There is no such back-end.
+        ConfigError: There is no such back-end, or it has no such parameter.
     """
     if name not in BACKENDS:
         raise ConfigError(
             f"unknown generation back-end {name!r}; allowed: {', '.join(BACKENDS)}",
             hint=f"set the back-end to {BACKENDS[0]!r}",
         )
-    return importlib.import_module(f"{__name__}.{name}").load(**params)
+    backend = importlib.import_module(f"{__name__}.{name}").load
+    listed = inspect.signature(backend).parameters
+    if unknown := [key for key in params if key not in listed]:
+        raise ConfigError(
+            f"the generation back-end {name!r} has no setting {unknown[0]!r}; "
+            f"it has: {', '.join(listed)}"
+        )
+    return backend(**params)
 
 
 def engine_of(name: str, params: Mapping[str, Any]) -> str:

@@ -12,6 +12,9 @@ from offline_rlvr.records import Response
 #: Stored log-probs are those of the distribution the token was drawn from: after temperature and
 #: truncation.
 LOGPROB_MODE = "sampled_distribution"
+#: Those of a pool made of texts: the model that is said to have written them has scored them
+#: afterwards. Its kernels, and perhaps its tokens, are not those of the sampling.
+RESCORED = "rescored"
 #: A log-prob may exceed 0 by rounding only.
 MAX_LOGPROB = 1e-6
 

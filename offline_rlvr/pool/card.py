@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from offline_rlvr.dotted import leaves
+from offline_rlvr.generation.sampling import LOGPROB_MODE
 from offline_rlvr.pool.reader import Pool
 from offline_rlvr.pool.show import format_stats, printable
 
@@ -61,7 +62,7 @@ def render(pool: Pool, stats: Mapping[str, Any], extra: Mapping[str, Any] | None
 
 
 def _origin(sampling: Mapping[str, Any]) -> str:
-    if sampling.get("logprobs", "sampled_distribution") == "sampled_distribution":
+    if sampling.get("logprobs", LOGPROB_MODE) == LOGPROB_MODE:
         return "under the distribution they were drawn from."
     return "that the model gave them afterwards."
 
@@ -78,8 +79,8 @@ def _notes(sampling: Mapping[str, Any]) -> list[str]:
             f"Sampling was truncated ({', '.join(cuts)}): log-probs are those of the renormalized "
             "distribution, and ratios to them are biased."
         )
-    semantics = sampling.get("logprobs", "sampled_distribution")
-    if semantics != "sampled_distribution":
+    semantics = sampling.get("logprobs", LOGPROB_MODE)
+    if semantics != LOGPROB_MODE:
         found.append(
             f"Log-probs are {semantics}: a model scored the finished responses. Those of the "
             "sampler were not recorded and may differ."

@@ -2,25 +2,76 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from offline_rlvr.errors import ConfigError
+from offline_rlvr.pool.index import PoolIndex
 from offline_rlvr.pool.reader import Pool
 
 
-def mixed(
-    pool: Pool,
-    min_correct: int | None = None,
-    max_correct: int | None = None,
-    exclude: Sequence[int] | np.ndarray = (),
-) -> np.ndarray:
+@dataclass(frozen=True)
+class Filters:
+    """What a mixed group must be to be trained on; None or False takes nothing away.
+
+    Attributes:
+        min_correct: At least this many of its K responses are correct.
+        max_correct: At most this many are.
+        max_prompt_tokens: Its prompt has at most this many tokens.
+        max_response_tokens: Its longest response has at most this many.
+        drop_truncated: No response was cut at the length limit.
+    """
+
+    min_correct: int | None = None
+    max_correct: int | None = None
+    max_prompt_tokens: int | None = None
+    max_response_tokens: int | None = None
+    drop_truncated: bool = False
+
+    def passed(self, index: PoolIndex) -> dict[str, np.ndarray]:
+        """For each filter that is on, by name: bool [groups of the index], True where it passes."""
+        correct = index.correct.sum(1)
+        longest = index.response_lengths.max(1, initial=0)
+        found = {
+            "min_correct": self.min_correct is not None and correct >= self.min_correct,
+            "max_correct": self.max_correct is not None and correct <= self.max_correct,
+            "max_prompt_tokens": self.max_prompt_tokens is not None
+            and index.prompt_lengths <= self.max_prompt_tokens,
+            "max_response_tokens": self.max_response_tokens is not None
+            and longest <= self.max_response_tokens,
+            "drop_truncated": self.drop_truncated and ~index.truncated.any(1),
+        }
+        return {name: passes for name, passes in found.items() if passes is not False}
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The groups of a training, and what was left out on the way there.
+
+    Attributes:
+        training_ids: int64, ascending.
+        probe_ids: int64, ascending.
+        mixed: Mixed groups of the pool.
+        removed: Mixed groups taken away by the probe and by each filter that is on, in order; a
+            group counts for the first that takes it.
+    """
+
+    training_ids: np.ndarray
+    probe_ids: np.ndarray
+    mixed: int
+    removed: dict[str, int]
+
+    def __str__(self) -> str:
+        taken = "".join(f", {name} takes {count:,}" for name, count in self.removed.items())
+        return f"{self.mixed:,} mixed groups{taken}: {len(self.training_ids):,} left"
+
+
+def mixed(pool: Pool, exclude: Sequence[int] | np.ndarray = ()) -> np.ndarray:
     """Ids of the mixed groups, ascending: every response scored, at least two different rewards.
 
     Args:
         pool: The pool.
-        min_correct: Keep groups with at least this many correct responses.
-        max_correct: Keep groups with at most this many correct responses.
         exclude: Ids never returned, the probe's for example.
 
     Returns:
@@ -28,11 +79,6 @@ def mixed(
     """
     index = pool.index
     keep = index.mixed & ~np.isin(index.group_ids, np.asarray(exclude, np.int64))
-    correct = index.correct.sum(1)
-    if min_correct is not None:
-        keep &= correct >= min_correct
-    if max_correct is not None:
-        keep &= correct <= max_correct
     return index.group_ids[keep]
 
 
@@ -74,13 +120,37 @@ def probe(pool: Pool, size: int, salt: str = "probe") -> np.ndarray:
     return np.sort(np.array(chosen, np.int64))
 
 
+def select(
+    pool: Pool, probe_groups: int, filters: Filters = Filters(), salt: str = "probe"
+) -> Selected:
+    """The groups to train on: mixed, outside the probe, and passing the filters.
+
+    The probe is the same whatever the filters are.
+
+    Raises:
+        ConfigError: No group is left, or the probe is larger than the pool.
+    """
+    index, held_out = pool.index, probe(pool, probe_groups, salt)
+    left = index.mixed.copy()
+    removed = {}
+    for name, passes in {
+        "probe": ~np.isin(index.group_ids, held_out),
+        **filters.passed(index),
+    }.items():
+        removed[name] = int((left & ~passes).sum())
+        left &= passes
+    found = Selected(index.group_ids[left], held_out, int(index.mixed.sum()), removed)
+    if not left.any():
+        raise ConfigError(
+            f"no group of {pool.path} is left to train on: {found}",
+            hint="loosen `selection`, lower pool.probe_groups, or build a larger pool",
+        )
+    return found
+
+
 def training(
-    pool: Pool,
-    probe_groups: int,
-    min_correct: int | None = None,
-    max_correct: int | None = None,
-    salt: str = "probe",
+    pool: Pool, probe_groups: int, filters: Filters = Filters(), salt: str = "probe"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(training ids, probe ids), ascending: the mixed groups outside the probe, and the probe."""
-    held_out = probe(pool, probe_groups, salt)
-    return mixed(pool, min_correct, max_correct, exclude=held_out), held_out
+    """(training ids, probe ids), ascending; see `select`."""
+    found = select(pool, probe_groups, filters, salt)
+    return found.training_ids, found.probe_ids

@@ -26,7 +26,10 @@ def funnel(run: RunRecord) -> list[FunnelRow]:
     rows = stages(run.part("funnel"))
     if not rows:
         return []
-    return [*rows, _row("trained on", run.trained_groups, rows[0].groups)]
+    sampled = rows[0].groups
+    removed = run.part("selection").get("removed") or {}
+    left_out = [_row(f"left out by {n}", c, sampled, part=True) for n, c in removed.items()]
+    return [*rows, *left_out, _row("trained on", run.trained_groups, sampled)]
 
 
 def stages(counts: Mapping[str, Any]) -> list[FunnelRow]:
@@ -98,7 +101,7 @@ def accuracies(comparisons: list[Comparison]) -> list[dict[str, Any]]:
 
 def settings(run: RunRecord) -> list[tuple[str, str]]:
     """What was run on what: `run.json` without what the page shows elsewhere."""
-    left_out = {"funnel", "versions", "settings"}  # the settings are config.yaml's
+    left_out = {"funnel", "selection", "versions", "settings"}  # the settings are config.yaml's
     return flattened({key: value for key, value in run.identity.items() if key not in left_out})
 
 

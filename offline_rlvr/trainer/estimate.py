@@ -39,8 +39,8 @@ def estimate(config: Config, pool_path: Path) -> list[str]:
     ]
     lines = [
         f"pool          {setup.pool.path}, commit {setup.pool.commit}: {len(setup.pool)} groups of "
-        f"{setup.pool.group_size}, {len(plan.group_ids) + len(plan.unused)} to train on, "
-        f"{len(setup.probe_ids)} in the probe",
+        f"{setup.pool.group_size}, {len(setup.selected.probe_ids)} in the probe",
+        f"selection     {setup.selected}",
         f"plan          {last} of {plan.updates} updates of {plan.groups_per_update} groups, "
         f"hash {plan.hash[:12]}",
         f"objective     {setup.objective}",
@@ -53,7 +53,7 @@ def estimate(config: Config, pool_path: Path) -> list[str]:
         lines.append(
             f"{name:13} {'fixed' if window is None else f'refreshed every {window} updates'}"
         )
-    return [*lines, *_memory(config, min(budget, int(tokens.max())))]
+    return [*setup.warnings, *lines, *_memory(config, min(budget, int(tokens.max())))]
 
 
 def _lengths(setup: Setup) -> list[list[tuple[int, list[int]]]]:

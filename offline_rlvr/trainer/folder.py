@@ -14,6 +14,7 @@ from offline_rlvr.durable import write_file
 from offline_rlvr.errors import DataError, IncompatibleError
 from offline_rlvr.generation import Sampling
 from offline_rlvr.pool import Pool
+from offline_rlvr.pool.selection import Selected
 from offline_rlvr.pool.summary import funnel
 from offline_rlvr.stream import Plan, read_rows
 
@@ -66,7 +67,13 @@ class RunFolder:
 
     @classmethod
     def create_or_open(
-        cls, path: Path, config: Config, pool: Pool, plan: Plan, sampling: Sampling
+        cls,
+        path: Path,
+        config: Config,
+        pool: Pool,
+        selected: Selected,
+        plan: Plan,
+        sampling: Sampling,
     ) -> "RunFolder":
         """Start a run folder, or check that this config, pool and plan continue the one there.
 
@@ -95,6 +102,11 @@ class RunFolder:
             "objective": config.objective.model_dump(),
             "model": pool.identity["model"],
             "pool": {"path": str(pool.path), "hash": pool.hash, "commit": pool.commit},
+            "selection": {
+                "mixed": selected.mixed,
+                "removed": selected.removed,
+                "left": len(selected.training_ids),
+            },
             "plan": {
                 "hash": plan.hash,
                 "updates": plan.updates,
@@ -102,6 +114,7 @@ class RunFolder:
                 "groups": len(plan.group_ids),
             },
             "sampling": asdict(sampling),
+            "behavior_logprobs": pool.identity["sampling"].get("logprobs"),
             "settings": _settings(config),
             "funnel": funnel(pool),
             "versions": {name: version(name) for name in RECORDED_VERSIONS},

@@ -12,9 +12,7 @@ from offline_rlvr.pool import Pool
 from offline_rlvr.progress import Progress
 from offline_rlvr.stream.data import collate
 from offline_rlvr.trainer.mismatch import GROUPS, explain
-
-#: Tokens of a forward pass; no gradient, so this is little memory.
-TOKEN_BUDGET = 16384
+from offline_rlvr.trainer.rescore import TOKEN_BUDGET
 
 
 @dataclass(frozen=True)

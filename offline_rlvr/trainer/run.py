@@ -20,13 +20,14 @@ from offline_rlvr.errors import IncompatibleError, Interrupted
 from offline_rlvr.evaluation import evaluation_path, write_evaluation
 from offline_rlvr.evaluation.run import Evaluator
 from offline_rlvr.generation.pretrained import fingerprint, load_tokenizer, resolve_device
-from offline_rlvr.generation.sampling import Sampling
+from offline_rlvr.generation.sampling import LOGPROB_MODE, RESCORED, Sampling
 from offline_rlvr.lock import WriterLock
 from offline_rlvr.objectives.interface import Objective
 from offline_rlvr.policy import Policy
 from offline_rlvr.policy.load import load_policy, load_weights, save_policy
-from offline_rlvr.pool import Pool, selection
+from offline_rlvr.pool import Pool
 from offline_rlvr.pool.build import sampling_of
+from offline_rlvr.pool.selection import Filters, Selected, select
 from offline_rlvr.progress import Progress
 from offline_rlvr.stream import Plan, check_ledger, make_plan
 from offline_rlvr.stream.data import PoolData, UpdateData, collate
@@ -39,6 +40,9 @@ from offline_rlvr.trainer.loggers import check_logger, load_loggers
 from offline_rlvr.trainer.module import OfflineModule
 from offline_rlvr.trainer.record import Recorder
 
+#: Sampling settings of a pool that no config can ask for, and that are trained on with a warning.
+KNOWINGLY = {("logprobs", RESCORED)}
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -47,9 +51,19 @@ class Setup:
     pool: Pool
     plan: Plan
     last: int
-    probe_ids: list[int]
+    selected: Selected
     objective: Objective
     sampling: Sampling
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a person should know about the pool before training on it."""
+        if self.pool.identity["sampling"].get("logprobs", LOGPROB_MODE) == LOGPROB_MODE:
+            return []
+        return [
+            "warning: the pool's log-probs were scored after the fact by the model that is said to "
+            "have sampled it; drift from the true behavior policy cannot be told from that"
+        ]
 
 
 def set_up(config: Config, pool_path: Path) -> Setup:
@@ -69,16 +83,17 @@ def set_up(config: Config, pool_path: Path) -> Setup:
     pool = Pool.open(pool_path)
     sampling = sampling_of(config)
     _check_identity(config, pool, sampling)
-    training_ids, probe_ids = selection.training(pool, probe_groups=config.pool.probe_groups)
+    filters = Filters(**config.selection.model_dump())
+    selected = select(pool, config.pool.probe_groups, filters)
     plan = make_plan(
-        training_ids.tolist(),
+        selected.training_ids.tolist(),
         pool_hash=pool.hash,
         seed=config.train.seed,
         groups_per_update=config.train.groups_per_update,
         drop_last=config.train.drop_last,
     )
     last = min(plan.updates, config.train.max_updates or plan.updates)
-    return Setup(pool, plan, last, [int(i) for i in probe_ids], objective, sampling)
+    return Setup(pool, plan, last, selected, objective, sampling)
 
 
 def train(
@@ -103,7 +118,7 @@ def train(
     with ExitStack() as stack:
         make_folder(run_path)
         stack.callback(WriterLock(run_path).release)
-        run = RunFolder.create_or_open(run_path, config, setup.pool, setup.plan, setup.sampling)
+        run = _run_folder(config, run_path, setup)
         recorder = Recorder(run.path, run.next_attempt())
         newest, applied = _where_it_stopped(run, setup, recorder)
         tokenizer = load_tokenizer(config.model.name_or_path, config.model.revision)
@@ -140,6 +155,15 @@ def train(
         return run
 
 
+def _run_folder(config: Config, path: Path, setup: Setup) -> RunFolder:
+    """The run's folder, made or continued; what a person should know about the pool is said."""
+    for line in setup.warnings:
+        print(line, flush=True)
+    return RunFolder.create_or_open(
+        path, config, setup.pool, setup.selected, setup.plan, setup.sampling
+    )
+
+
 def _where_it_stopped(run: RunFolder, setup: Setup, recorder: Recorder) -> tuple[Path | None, int]:
     """The newest whole checkpoint and its update; journals are cut back to it."""
     newest = checkpoints.newest(run.checkpoints, print)
@@ -170,7 +194,8 @@ def _module(config: Config, setup: Setup, run: RunFolder, recorder: Recorder) ->
         for name in sorted(setup.objective.anchors)
     }
     data = UpdateData(setup.pool, setup.plan)
-    probe = collate(setup.pool.read(setup.probe_ids)) if setup.probe_ids else None
+    probe_ids = setup.selected.probe_ids
+    probe = collate(setup.pool.read(probe_ids)) if len(probe_ids) else None
     policy = _policy(config, setup)
     return OfflineModule(policy, setup.objective, config.train, data, anchors, probe, recorder)
 
@@ -187,7 +212,7 @@ def _check_identity(config: Config, pool: Pool, sampling: Sampling) -> None:
     wrong += [
         f"sampling.{key} ({built_with.get(key)} in the pool, {value} here)"
         for key, value in sampling.as_dict().items()
-        if built_with.get(key) != value
+        if built_with.get(key) != value and (key, built_with.get(key)) not in KNOWINGLY
     ]
     if pool.group_size != config.pool.group_size:
         wrong.append(f"pool.group_size ({pool.group_size} in the pool)")

@@ -1,6 +1,7 @@
 """Selection, the probe, the funnel, the card and the terminal, against a pool counted by hand."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import yaml
 from offline_rlvr.errors import ConfigError
 from offline_rlvr.pool import Pool, PoolWriter, funnel
 from offline_rlvr.pool.card import render
-from offline_rlvr.pool.selection import mixed, probe, training
+from offline_rlvr.pool.selection import Filters, mixed, probe, select, training
 from offline_rlvr.pool.show import format_group, format_stats, printable
 from offline_rlvr.records import Problem, Response, Verdict
 
@@ -53,9 +54,6 @@ def counted(tmp_path, group, identity):
 
 def test_mixed(counted):
     assert mixed(counted).tolist() == [2, 3, 4]
-    assert mixed(counted, min_correct=2).tolist() == [3, 4]
-    assert mixed(counted, max_correct=2).tolist() == [2, 3]
-    assert mixed(counted, 2, 2).tolist() == [3]
     assert mixed(counted, exclude=[3]).tolist() == [2, 4]
     assert mixed(counted).dtype == np.int64
 
@@ -80,8 +78,53 @@ def test_probe_is_fixed_unfiltered_and_held_out(counted):
     train, held_out = training(counted, probe_groups=3)
     assert not set(train) & set(held_out)
     assert set(train) == {2, 3, 4} - set(held_out)
-    train, held_out = training(counted, 0, min_correct=2, max_correct=3)
-    assert (train.tolist(), held_out.tolist()) == ([3, 4], [])
+
+
+@pytest.mark.parametrize(
+    ("filters", "left", "removed"),
+    [
+        ({}, [2, 3, 4], {}),
+        ({"min_correct": 2}, [3, 4], {"min_correct": 1}),
+        ({"max_correct": 2}, [2, 3], {"max_correct": 1}),
+        ({"min_correct": 2, "max_correct": 2}, [3], {"min_correct": 1, "max_correct": 1}),
+        ({"min_correct": 2, "max_correct": 3}, [3, 4], {"min_correct": 1, "max_correct": 0}),
+    ],
+)
+def test_selection_by_difficulty(counted, filters, left, removed):
+    found = select(counted, 0, Filters(**filters))
+    assert found.training_ids.tolist() == left
+    assert found.removed == {"probe": 0, **removed}
+    assert found.mixed == 3
+
+
+def test_selection_by_length_and_truncation(tmp_path, group, build_pool):
+    pool = Pool.open(build_pool(tmp_path / "p", [group(i) for i in range(6)]))
+    index = pool.index
+    longest = index.response_lengths.max(1)
+    assert len(set(longest.tolist())) > 1
+    limit = int(np.median(longest))
+    found = select(pool, 0, Filters(max_response_tokens=limit))
+    assert found.training_ids.tolist() == index.group_ids[index.mixed & (longest <= limit)].tolist()
+    prompt = int(index.prompt_lengths.max())
+    assert select(pool, 0, Filters(max_prompt_tokens=prompt)).removed["max_prompt_tokens"] == 0
+    # Each group counts for the first filter that takes it.
+    with pytest.raises(ConfigError, match="is left to train on: 6 mixed groups, probe takes 0"):
+        select(pool, 0, Filters(max_prompt_tokens=1, max_response_tokens=1))
+
+
+def test_selection_without_truncated_responses(tmp_path, group, build_pool):
+    whole = group(1)
+    last = replace(whole.responses[-1], finish_reason="length")
+    groups = [group(0), group(1, responses=(*whole.responses[:-1], last)), group(2)]
+    pool = Pool.open(build_pool(tmp_path / "p", groups))
+    found = select(pool, 0, Filters(drop_truncated=True))
+    assert found.training_ids.tolist() == [0, 2]
+    assert found.removed == {"probe": 0, "drop_truncated": 1}
+
+
+def test_the_probe_does_not_depend_on_the_filters(counted):
+    plain, filtered = (select(counted, 2, f) for f in (Filters(), Filters(max_correct=3)))
+    assert plain.probe_ids.tolist() == filtered.probe_ids.tolist()
 
 
 def test_probe_golden_value(tmp_path, group, build_pool):

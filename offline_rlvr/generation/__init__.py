@@ -15,7 +15,7 @@ from offline_rlvr.records import Response
 __all__ = ["BACKENDS", "Generator", "Pending", "Sampling", "engine_of", "load", "seed_for"]
 
 #: Modules of this package that are back-ends (the others are what they share).
-BACKENDS = ("hf",)
+BACKENDS = ("hf", "vllm", "server")
 
 
 #: Work handed to a back-end: call it to wait for the responses, one list per prompt, in order.

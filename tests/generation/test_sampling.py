@@ -65,7 +65,9 @@ def test_seeds_are_pure_and_different():
 
 
 def test_unknown_back_end():
-    with pytest.raises(ConfigError, match="unknown generation back-end 'hff'; allowed: hf"):
+    with pytest.raises(
+        ConfigError, match="unknown generation back-end 'hff'; allowed: hf, vllm, server"
+    ):
         load("hff")
 
 

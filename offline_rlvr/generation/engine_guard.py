@@ -6,49 +6,53 @@ engine's process ids as arguments.
 """
 
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 import psutil
 
-#: Seconds an engine has to end in an orderly way, before it is killed.
+#: Seconds that processes have to end when asked, and then when killed.
 GRACE_S = 5.0
+POLL_S = 0.2
 
 
 def family(pids: Sequence[int]) -> list[psutil.Process]:
     """These processes, as far as they exist, and all their descendants."""
     found: dict[int, psutil.Process] = {}
     for pid in pids:
-        try:
+        with suppress(psutil.NoSuchProcess):
             parent = psutil.Process(pid)
             found.update({p.pid: p for p in (parent, *parent.children(recursive=True))})
-        except psutil.NoSuchProcess:
-            continue
     return list(found.values())
+
+
+def alive(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """Those that still run; a zombie, which only waits to be counted by its parent, does not."""
+    running = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                running.append(process)
+    return running
 
 
 def end(processes: Sequence[psutil.Process]) -> None:
     """Ask these processes to end, kill those that do not; returns when they are gone."""
-    for process in processes:
-        try:
-            process.terminate()
-        except psutil.NoSuchProcess:
-            continue
-    _, alive = psutil.wait_procs(processes, timeout=GRACE_S)
-    for process in alive:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue
-    psutil.wait_procs(alive, timeout=GRACE_S)
+    for signal in (psutil.Process.terminate, psutil.Process.kill):
+        for process in alive(processes):
+            with suppress(psutil.NoSuchProcess):
+                signal(process)
+        deadline = time.monotonic() + GRACE_S
+        while alive(processes) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
 
 
 def main(owner: int, engine: Sequence[int]) -> None:
     """Wait for the owner's end, then end the engine."""
-    processes = family(engine)
-    try:
-        psutil.Process(owner).wait()
-    except psutil.NoSuchProcess:
-        pass
+    owners, processes = family([owner])[:1], family(engine)
+    while alive(owners):
+        time.sleep(POLL_S)
     end(processes)
 
 

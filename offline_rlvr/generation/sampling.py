@@ -14,6 +14,8 @@ from offline_rlvr.records import Response
 LOGPROB_MODE = "sampled_distribution"
 #: A log-prob may exceed 0 by rounding only.
 MAX_LOGPROB = 1e-6
+#: vLLM silently raises lower temperatures to the lower end, and refuses higher ones.
+VLLM_TEMPERATURES = (0.01, 2.0)
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,20 @@ def seed_for(run_seed: int, group_id: int, index: int) -> int:
     """The 63-bit sampling seed of response `index` of a group: a pure function of its arguments."""
     digest = hashlib.sha256(f"{run_seed}/{group_id}/{index}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
+
+
+def check_vllm_temperature(sampling: Sampling) -> None:
+    """Refuse what vLLM would not do as told.
+
+    Raises:
+        ConfigError: The temperature is out of its range.
+    """
+    low, high = VLLM_TEMPERATURES
+    if not low <= sampling.temperature <= high:
+        raise ConfigError(
+            f"sampling.temperature is {sampling.temperature}; vLLM samples at {low} to {high}",
+            hint="set generation.name: hf for any other",
+        )
 
 
 def check_lengths(

@@ -34,11 +34,13 @@ from offline_rlvr.errors import ConfigError, DataError, ResourceError
 from offline_rlvr.generation import Pending
 from offline_rlvr.generation.engine import Engine, check_engine_arguments, platform_of
 from offline_rlvr.generation.pretrained import folder_of, load_tokenizer
-from offline_rlvr.generation.sampling import Sampling, check_lengths, checked_response
+from offline_rlvr.generation.sampling import (
+    Sampling,
+    check_lengths,
+    check_vllm_temperature,
+    checked_response,
+)
 from offline_rlvr.records import Response
-
-#: vLLM silently raises lower temperatures to the lower end, and refuses higher ones.
-TEMPERATURES = (0.01, 2.0)
 
 
 class VLLMGenerator:
@@ -65,12 +67,7 @@ class VLLMGenerator:
         platform: str,
         seed_per_response: bool = False,
     ):
-        low, high = TEMPERATURES
-        if not low <= sampling.temperature <= high:
-            raise ConfigError(
-                f"sampling.temperature is {sampling.temperature}; vLLM samples at {low} to {high}",
-                hint="set generation.name: hf for any other",
-            )
+        check_vllm_temperature(sampling)
         if seed_per_response and platform == "cpu":
             raise ConfigError(
                 "seed_per_response: vLLM's CPU engine cannot sample a request with its own seed",

@@ -5,6 +5,7 @@ Importing this package imports no torch.
 """
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -47,18 +48,35 @@ class Generator(Protocol):
         ...
 
 
+#: What every back-end is given beside its own settings.
+_GIVEN = {"name_or_path", "revision", "dtype", "device", "sampling"}
+
+
 def load(name: str, **params: Any) -> Generator:
     """The generator of the back-end `name` with its parameters.
 
     Raises:
-        ConfigError: There is no such back-end.
+        ConfigError: There is no such back-end, it has no such setting, or needs one that is
+            missing. Further errors as the back-end's own `load`.
     """
     if name not in BACKENDS:
         raise ConfigError(
             f"unknown generation back-end {name!r}; allowed: {', '.join(BACKENDS)}",
             hint=f"set the back-end to {BACKENDS[0]!r}",
         )
-    return importlib.import_module(f"{__name__}.{name}").load(**params)
+    backend = importlib.import_module(f"{__name__}.{name}").load
+    parameters = inspect.signature(backend).parameters
+    for given in params:
+        if given not in parameters:
+            raise ConfigError(
+                f"the back-end {name!r} has no setting {given!r}; it has: "
+                f"{', '.join(sorted(parameters.keys() - _GIVEN))}",
+                hint="each back-end has settings of its own; leave out those of another",
+            )
+    for wanted, parameter in parameters.items():
+        if parameter.default is parameter.empty and wanted not in params:
+            raise ConfigError(f"the back-end {name!r} needs the setting {wanted!r}")
+    return backend(**params)
 
 
 def engine_of(name: str, params: Mapping[str, Any]) -> str:

@@ -123,6 +123,7 @@ class Engine:
         platform: What vLLM is built for.
 
     Attributes:
+        llm: vLLM's `LLM`.
         max_model_len: Positions of a prompt with its response, where needed fitted to the memory.
 
     Raises:
@@ -138,7 +139,7 @@ class Engine:
             raise ResourceError(f"vLLM cannot be imported: {error}", hint=_MISSING) from error
         _check_names(arguments, [field.name for field in dataclasses.fields(EngineArgs)])
         try:
-            self._llm: Any = LLM(**(_defaults(arguments, platform) | dict(arguments)))
+            self.llm: Any = LLM(**(_defaults(arguments, platform) | dict(arguments)))
         except (ValueError, TypeError) as error:
             raise ConfigError(
                 f"vLLM does not take these settings: {error}",
@@ -146,7 +147,7 @@ class Engine:
             ) from error
         except (RuntimeError, OSError, MemoryError) as error:
             raise ResourceError(f"vLLM could not start: {error}", hint=_CANNOT_START) from error
-        self._client: Any = self._llm.llm_engine.engine_core
+        self._client: Any = self.llm.llm_engine.engine_core
         cores = self._client.resources.engine_manager.processes
         self._processes = engine_guard.family([core.pid for core in cores])
         # -P: with this folder on its path, `import vllm` would find our module of that name.
@@ -162,7 +163,7 @@ class Engine:
         threading.Thread(
             target=self._watch, args=([core.sentinel for core in cores],), daemon=True
         ).start()
-        self.max_model_len: int = self._llm.model_config.max_model_len
+        self.max_model_len: int = self.llm.model_config.max_model_len
 
     def add(self, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[str]:
         """Queue one request per prompt; returns the ids that `step` will answer with.
@@ -173,7 +174,7 @@ class Engine:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         try:
-            ids = self._llm.enqueue(
+            ids = self.llm.enqueue(
                 [{"prompt_token_ids": list(prompt)} for prompt in prompts], params, use_tqdm=False
             )
         except EngineDeadError as error:
@@ -190,7 +191,7 @@ class Engine:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         try:
-            outputs = self._llm.llm_engine.step()
+            outputs = self.llm.llm_engine.step()
         except EngineDeadError as error:
             self._died(error)
         return {output.request_id: output for output in outputs if output.finished}

@@ -13,7 +13,8 @@ Start each server as
 
     vllm serve MODEL --dtype float32 --generation-config vllm --logprobs-mode processed_logprobs
 
-with the model, revision and dtype of the config, and with a --seed of its own. Prompts go as token
+with the model, revision and dtype of the config, and with a --seed of its own (on a CPU
+`python -m vllm.entrypoints.openai.api_server --model MODEL ...`). Prompts go as token
 ids, every sampling setting goes with every request, and a reply counts only with its token ids and
 their log-probs. Before the first prompt each server is measured: it must hold prompt and response,
 and give the log-probs of the distribution that it samples from. That its weights are those of

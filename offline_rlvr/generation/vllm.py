@@ -96,7 +96,7 @@ class VLLMGenerator:
             requests = [(row, (None,) * len(seeds[row])) for row in rows]
         ids = engine.add(
             [prompts[row] for row, _ in requests],
-            [self._params(len(own), own[0]) for _, own in requests],
+            [self.params(len(own), own[0]) for _, own in requests],
         )
         return partial(self._wait, len(prompts), dict(zip(ids, requests, strict=True)))
 
@@ -116,8 +116,8 @@ class VLLMGenerator:
             self._engine = Engine(arguments, self._platform)
         return self._engine
 
-    def _params(self, n: int, seed: int | None) -> Any:
-        """vLLM's sampling parameters, none left to a default that a version may change."""
+    def params(self, n: int, seed: int | None = None) -> Any:
+        """vLLM's sampling parameters of a request for `n` responses, none left to a default."""
         from vllm import SamplingParams
 
         sampling = self.sampling

@@ -71,6 +71,14 @@ def test_unknown_back_end():
         load("hff")
 
 
+def test_a_setting_of_another_back_end():
+    message = r"'vllm' has no setting 'batch_size'; it has: .*tensor_parallel_size"
+    with pytest.raises(ConfigError, match=message):
+        load("vllm", name_or_path="builtin", sampling=Sampling(4), batch_size=8)
+    with pytest.raises(ConfigError, match="'server' needs the setting 'url'"):
+        load("server", name_or_path="builtin", sampling=Sampling(4))
+
+
 def test_the_package_imports_no_torch():
     code = "import sys, offline_rlvr.generation; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -11,7 +11,6 @@ import time
 import urllib.error
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,8 +41,9 @@ def served(biased_builtin, tmp_path_factory):
     with open(log, "w") as output:
         server = subprocess.Popen(
             [
-                str(Path(sys.executable).with_name("vllm")),
-                *["serve", str(biased_builtin), "--served-model-name", "policy"],
+                # As `vllm serve`, which in the CPU package looks for the version of the other one.
+                *[sys.executable, "-m", "vllm.entrypoints.openai.api_server"],
+                *["--model", str(biased_builtin), "--served-model-name", "policy"],
                 *["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"],
                 *["--logprobs-mode", "processed_logprobs", "--enforce-eager"],
             ],

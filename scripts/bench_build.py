@@ -5,7 +5,7 @@ turns. The builder is timed from its first submission to its last commit, verifi
 included; bare `LLM.generate` gets all prompts at once. Also prints verdicts/s of the verifier alone
 and the pool's size per token.
 
-    .venv/bin/python scripts/bench_build.py [CONFIG] [--groups 256] [--repetitions 3]
+    .venv/bin/python scripts/bench_build.py [CONFIG] [--groups 512] [--repetitions 3]
         [--section.key value ...]
 
 The default config is the quickstart's; two minutes on two CPU cores. There the verifier's processes
@@ -58,7 +58,9 @@ def build(config: Any, path: Path, shared: Shared) -> tuple[Pool, float]:
 
 
 def tokens_of(pool: Pool) -> int:
-    return sum(len(ids) for group in pool.read(range(len(pool))) for ids in group.response_token_ids)
+    return sum(
+        len(ids) for group in pool.read(range(len(pool))) for ids in group.response_token_ids
+    )
 
 
 def bare(pool: Pool, llm: Any, params: Any) -> float:
@@ -81,16 +83,20 @@ def verdicts_per_second(config: Any, pool: Pool) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("config", nargs="?", type=Path, default=QUICKSTART)
-    parser.add_argument("--groups", type=int, default=256)
+    parser.add_argument("--groups", type=int, default=512)
     parser.add_argument("--repetitions", type=int, default=3)
     arguments, rest = parser.parse_known_args()
-    overrides = [(key.removeprefix("--"), value) for key, value in zip(rest[::2], rest[1::2], strict=True)]
+    overrides = [
+        (key.removeprefix("--"), value) for key, value in zip(rest[::2], rest[1::2], strict=True)
+    ]
     config = load_config(
         arguments.config,
         [
-            ("generation", "{name: vllm, batch_size: null}"),
+            ("generation.name", "vllm"),
             ("pool.mixed_groups", "1000000"),
             ("pool.max_sampled_groups", str(arguments.groups)),
             *overrides,

@@ -100,6 +100,11 @@ class VLLMGenerator:
         )
         return partial(self._wait, len(prompts), dict(zip(ids, requests, strict=True)))
 
+    @property
+    def llm(self) -> Any:
+        """vLLM's `LLM`, once a submission has started it."""
+        return None if self._engine is None else self._engine.llm
+
     def close(self) -> None:
         """End the engine's processes; submissions under way are lost."""
         self._closed = True

@@ -77,7 +77,7 @@ def test_a_real_server_gives_exact_logprobs(served, forward_logprobs, temperatur
     model, tokenizer = load_model("builtin", device="cpu"), load_tokenizer("builtin")
     problems = load_problems("arithmetic", count=8, seed=7, split="heldout")
     prompts = [PromptFormat().render(tokenizer, problem.question) for problem in problems]
-    sampling = Sampling(14, temperature=temperature, stop_token_ids=(EOS,))
+    sampling = Sampling(11, temperature=temperature, stop_token_ids=(EOS,))
     generator = load("server", name_or_path="builtin", sampling=sampling, url=[served, served])
     try:
         first = generator.submit(prompts[:5], [[0] * 4] * 5)
@@ -93,6 +93,19 @@ def test_a_real_server_gives_exact_logprobs(served, forward_logprobs, temperatur
             got = torch.tensor(response.behavior_logprobs).double()
             torch.testing.assert_close(got, expected, atol=KERNEL_NOISE, rtol=0)
             assert response.text == tokenizer.decode(response.token_ids, skip_special_tokens=True)
+
+
+@pytest.mark.vllm
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
+def test_a_pool_from_a_real_server(served, command, small_job, tmp_path):
+    pool = tmp_path / "pool"
+    server = ("--generation.name", "server", "--generation.url", served)
+    code, output = command(
+        *("pool", "build", small_job, "-o", pool, *server, "--pool.mixed_groups", "12")
+    )
+    assert code == 0, output
+    code, output = command("pool", "verify", pool, "--deep", "16")
+    assert code == 0, output
 
 
 # Foreign servers: `Foreign.choice` is what a right one answers, and each test spoils it.

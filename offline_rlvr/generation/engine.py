@@ -1,5 +1,6 @@
 """A vLLM engine with exact settings: started, watched, and ended with everything it started."""
 
+import contextlib
 import dataclasses
 import difflib
 import importlib.util
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from typing import Any, NoReturn
 
@@ -138,27 +140,21 @@ class Engine:
         except (ImportError, RuntimeError, OSError) as error:
             raise ResourceError(f"vLLM cannot be imported: {error}", hint=_MISSING) from error
         _check_names(arguments, [field.name for field in dataclasses.fields(EngineArgs)])
+        self._guard = _start_guard()
         try:
             self.llm: Any = LLM(**(_defaults(arguments, platform) | dict(arguments)))
         except (ValueError, TypeError) as error:
+            self._end_guard()
             raise ConfigError(
                 f"vLLM does not take these settings: {error}",
                 hint="see generation, generation.engine and model in the config",
             ) from error
         except (RuntimeError, OSError, MemoryError) as error:
+            self._end_guard()
             raise ResourceError(f"vLLM could not start: {error}", hint=_CANNOT_START) from error
         self._client: Any = self.llm.llm_engine.engine_core
         cores = self._client.resources.engine_manager.processes
-        self._processes = engine_guard.family([core.pid for core in cores])
-        # -P: with this folder on its path, `import vllm` would find our module of that name.
-        self._guard = subprocess.Popen(
-            [sys.executable, "-P", engine_guard.__file__, str(os.getpid())]
-            + [str(core.pid) for core in cores],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C must not end it before its owner
-        )
+        _tell(self._guard, " ".join(str(core.pid) for core in cores))
         self._closed = threading.Event()
         threading.Thread(
             target=self._watch, args=([core.sentinel for core in cores],), daemon=True
@@ -200,8 +196,11 @@ class Engine:
         """End the engine's processes; returns when they are gone."""
         self._closed.set()
         self._client.shutdown()
-        engine_guard.end(self._processes)
-        self._guard.kill()
+        self._end_guard()
+
+    def _end_guard(self) -> None:
+        """Have the guard end what is left of the engine, and then itself."""
+        _tell(self._guard, None)
         self._guard.wait()
 
     def _died(self, error: Exception) -> NoReturn:
@@ -219,6 +218,31 @@ class Engine:
         wait(sentinels)
         if not self._closed.is_set():
             self._client.outputs_queue.put(EngineDeadError())
+
+
+def _start_guard() -> "subprocess.Popen[str]":
+    # A child of this process that is none of the engine's: it must be there before the guard is.
+    resource_tracker.ensure_running()
+    return subprocess.Popen(
+        # -P: with this folder on its path, `import vllm` would find our module of that name.
+        [sys.executable, "-P", engine_guard.__file__, str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,  # Ctrl-C must not end it before its owner
+    )
+
+
+def _tell(guard: "subprocess.Popen[str]", line: str | None) -> None:
+    """Write a line to the guard; None ends its input."""
+    assert guard.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # somebody killed it
+        if line is None:
+            guard.stdin.close()
+        else:
+            guard.stdin.write(line + "\n")
+            guard.stdin.flush()
 
 
 def _set_environment() -> None:

@@ -1,10 +1,12 @@
 """A process of its own that ends a vLLM engine when the process that started it is gone.
 
 vLLM's engine runs in processes that outlive a killed owner and go on holding the device's memory,
-so that the same command, typed again, would find no room. Run as a script with the owner's and the
-engine's process ids as arguments.
+so that the same command, typed again, would find no room. Run as a script, with the owner's process
+id as its argument and a pipe from the owner as its input.
 """
 
+import os
+import select
 import sys
 import time
 from collections.abc import Sequence
@@ -14,7 +16,7 @@ import psutil
 
 #: Seconds that processes have to end when asked, and then when killed.
 GRACE_S = 5.0
-POLL_S = 0.2
+POLL_S = 0.5
 
 
 def family(pids: Sequence[int]) -> list[psutil.Process]:
@@ -45,16 +47,34 @@ def end(processes: Sequence[psutil.Process]) -> None:
                 signal(process)
         deadline = time.monotonic() + GRACE_S
         while alive(processes) and time.monotonic() < deadline:
-            time.sleep(POLL_S)
+            time.sleep(0.05)
 
 
-def main(owner: int, engine: Sequence[int]) -> None:
-    """Wait for the owner's end, then end the engine."""
-    owners, processes = family([owner])[:1], family(engine)
+def main(owner: int) -> None:
+    """Watch one engine of the owner, and end what is left of it.
+
+    Until a line with the engine's process ids comes in, the engine is whatever the owner started
+    after this process. The end of input, which is also the owner's own, is the engine's.
+    """
+    owners, born = family([owner])[:1], psutil.Process().create_time()
+    engine: list[psutil.Process] = []
+    starting = True
     while alive(owners):
-        time.sleep(POLL_S)
-    end(processes)
+        if starting:
+            engine = [p for p in family([owner])[1:] if _born_after(p, born)]
+        if select.select([sys.stdin], [], [], POLL_S)[0]:
+            line = sys.stdin.readline()
+            if not line:
+                break
+            engine, starting = family([int(pid) for pid in line.split()]), False
+    end(engine)
+
+
+def _born_after(process: psutil.Process, moment: float) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.pid != os.getpid() and process.create_time() >= moment
+    return False
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), [int(pid) for pid in sys.argv[2:]])
+    main(int(sys.argv[1]))

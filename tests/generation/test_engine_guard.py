@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -18,42 +19,54 @@ time.sleep(600)
 """
 
 
-def sleeper(code: str = "import time; time.sleep(600)") -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+#: An owner: starts a guard and then an engine, and tells the guard about it unless told otherwise.
+OWNER = """
+import os, subprocess, sys, time
+guard_file, stubborn, tells = sys.argv[1:]
+guard = subprocess.Popen(
+    [sys.executable, "-P", guard_file, str(os.getpid())], stdin=subprocess.PIPE, text=True
+)
+engine = subprocess.Popen([sys.executable, "-c", stubborn], stdout=subprocess.PIPE, text=True)
+child = engine.stdout.readline().strip()
+if tells == "yes":
+    guard.stdin.write(f"{engine.pid}\\n")
+    guard.stdin.flush()
+print(guard.pid, engine.pid, child, flush=True)
+time.sleep(600)
+"""
 
 
-@pytest.fixture
-def engine():
-    """The process, and all process ids of the engine."""
-    process = sleeper(STUBBORN)
-    child = int(process.stdout.readline())
-    yield process, [process.pid, child]
-    engine_guard.end(engine_guard.family([process.pid]))
-    process.wait()
-    process.stdout.close()
+def running(pids):
+    return engine_guard.alive(engine_guard.family(pids))
 
 
-def test_a_killed_owner_takes_its_engine_with_it(engine):
-    process, pids = engine
-    with sleeper() as owner:
-        arguments = [str(owner.pid), str(process.pid)]
-        guard = subprocess.Popen([sys.executable, "-P", engine_guard.__file__, *arguments])
-        with pytest.raises(subprocess.TimeoutExpired):
-            guard.wait(timeout=2)
-        assert process.poll() is None
+@pytest.mark.parametrize("tells", ["yes", "no"])
+def test_a_killed_owner_takes_its_engine_with_it(tells):
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, engine_guard.__file__, STUBBORN, tells],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as owner:
+        pids = [int(pid) for pid in owner.stdout.readline().split()]
+        time.sleep(2 * engine_guard.POLL_S + 1)
+        assert [process.pid for process in running(pids)] == pids
         owner.send_signal(signal.SIGKILL)
         owner.wait()
-        process.wait(timeout=20)
-        guard.wait(timeout=20)
-    assert not engine_guard.alive(engine_guard.family(pids))
+        deadline = time.monotonic() + 30
+        while running(pids):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
 
 
-def test_end_kills_what_does_not_end(engine, monkeypatch):
-    process, pids = engine
+def test_end_kills_what_does_not_end(monkeypatch):
     monkeypatch.setattr(engine_guard, "GRACE_S", 0.5)
-    family = engine_guard.family(pids)
-    assert [each.pid for each in family] == pids
-    engine_guard.end(family)
-    process.wait(timeout=5)
-    assert not engine_guard.alive(engine_guard.family(pids))
+    with subprocess.Popen(
+        [sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE, text=True
+    ) as process:
+        pids = [process.pid, int(process.stdout.readline())]
+        family = engine_guard.family(pids)
+        assert [each.pid for each in family] == pids
+        engine_guard.end(family)
+        process.wait(timeout=5)
+    assert not running(pids)
     engine_guard.end(family)  # gone already: nothing to do

@@ -14,7 +14,7 @@ pytestmark = [
 ]
 
 
-def wait_for(condition, seconds=180):
+def wait_for(condition, seconds=400):
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, "nothing came"
@@ -58,7 +58,7 @@ def test_an_engine_that_dies_loses_its_chunk_only_and_the_pool_is_trained_on(
 
     build = start(*arguments)
     engine = wait_for(lambda: engine_of(build) or build.poll() is not None)
-    output, _ = build.communicate(timeout=240)
+    output, _ = build.communicate(timeout=400)
     assert build.returncode == 0, output
     assert gone(engine)
     whole = Pool.open(pool)

@@ -73,5 +73,5 @@ def test_an_engine_that_dies_loses_its_chunk_only_and_the_pool_is_trained_on(
         "train", small_job, "--pool", pool, "--run", run, "--train.max_updates", "3"
     )
     assert code == 0, output
-    code, output = command("verify", run)
+    code, output = command("run", "verify", run)
     assert code == 0, output

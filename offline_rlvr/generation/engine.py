@@ -1,5 +1,8 @@
 """A vLLM engine with exact settings: started, watched, and ended with everything it started."""
 
+# vLLM is optional; where it is missing, pyright takes the module of that name beside this one.
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
 import contextlib
 import dataclasses
 import difflib

@@ -23,6 +23,9 @@ On a CPU, `VLLM_CPU_KVCACHE_SPACE` (GiB) or `engine.kv_cache_memory_bytes` sets 
 and values; 2 GiB by default.
 """
 
+# vLLM is optional; where it is missing, pyright takes the module of that name beside this one.
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path

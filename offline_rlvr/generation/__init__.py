@@ -16,7 +16,7 @@ from offline_rlvr.records import Response
 __all__ = ["BACKENDS", "Generator", "Pending", "Sampling", "engine_of", "load", "seed_for"]
 
 #: Modules of this package that are back-ends (the others are what they share).
-BACKENDS = ("hf", "ray")
+BACKENDS = ("hf", "vllm", "server", "ray")
 
 
 #: Work handed to a back-end: call it to wait for the responses, one list per prompt, in order.
@@ -48,11 +48,16 @@ class Generator(Protocol):
         ...
 
 
+#: What every back-end is given beside its own settings.
+_GIVEN = {"name_or_path", "revision", "dtype", "device", "sampling"}
+
+
 def load(name: str, **params: Any) -> Generator:
     """The generator of the back-end `name` with its parameters.
 
     Raises:
-        ConfigError: There is no such back-end, or it has no such parameter.
+        ConfigError: There is no such back-end, it has no such setting, or needs one that is
+            missing. Further errors as the back-end's own `load`.
     """
     if name not in BACKENDS:
         raise ConfigError(
@@ -60,12 +65,17 @@ def load(name: str, **params: Any) -> Generator:
             hint=f"set the back-end to {BACKENDS[0]!r}",
         )
     backend = importlib.import_module(f"{__name__}.{name}").load
-    listed = inspect.signature(backend).parameters
-    if unknown := [key for key in params if key not in listed]:
-        raise ConfigError(
-            f"the generation back-end {name!r} has no setting {unknown[0]!r}; "
-            f"it has: {', '.join(listed)}"
-        )
+    parameters = inspect.signature(backend).parameters
+    for given in params:
+        if given not in parameters:
+            raise ConfigError(
+                f"the back-end {name!r} has no setting {given!r}; it has: "
+                f"{', '.join(sorted(parameters.keys() - _GIVEN))}",
+                hint="each back-end has settings of its own; leave out those of another",
+            )
+    for wanted, parameter in parameters.items():
+        if parameter.default is parameter.empty and wanted not in params:
+            raise ConfigError(f"the back-end {name!r} needs the setting {wanted!r}")
     return backend(**params)
 
 

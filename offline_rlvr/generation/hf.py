@@ -28,10 +28,10 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from offline_rlvr.errors import ConfigError, DataError, IncompatibleError, ResourceError
+from offline_rlvr.errors import ConfigError, IncompatibleError, ResourceError
 from offline_rlvr.generation import Pending
 from offline_rlvr.generation.pretrained import load_model, load_tokenizer
-from offline_rlvr.generation.sampling import Sampling, checked_response
+from offline_rlvr.generation.sampling import Sampling, check_lengths, checked_response
 from offline_rlvr.records import Response
 
 
@@ -85,9 +85,8 @@ class HFGenerator:
             IncompatibleError: A prompt and its response do not fit the model's positions.
             ResourceError: The device is out of memory.
         """
-        if len(prompts) != len(seeds):
-            raise ConfigError(f"{len(prompts)} prompts but {len(seeds)} lists of seeds")
-        self._check_lengths(prompts)
+        limit = getattr(self.model.config, "max_position_embeddings", None) or math.inf
+        check_lengths(prompts, seeds, self.sampling, limit)
         rows = [(i, k) for i in range(len(prompts)) for k in range(len(seeds[i]))]
         # Neighbors of equal length need no padding and share a prefill of one width.
         rows.sort(key=lambda row: len(prompts[row[0]]))
@@ -108,21 +107,6 @@ class HFGenerator:
 
     def close(self) -> None:
         """Nothing to do: the model goes with this object."""
-
-    def _check_lengths(self, prompts: Sequence[Sequence[int]]) -> None:
-        limit = getattr(self.model.config, "max_position_embeddings", None) or math.inf
-        for i, prompt in enumerate(prompts):
-            if not len(prompt):
-                raise DataError(
-                    f"prompt {i} is empty; a model needs at least one token to start from"
-                )
-            if len(prompt) + self.sampling.max_new_tokens > limit:
-                raise IncompatibleError(
-                    f"prompt {i} has {len(prompt)} tokens and max_new_tokens is "
-                    f"{self.sampling.max_new_tokens}, but the model has only {limit} positions",
-                    hint=f"lower max_new_tokens or drop prompts longer than "
-                    f"{limit - self.sampling.max_new_tokens} tokens",
-                )
 
     def _sample(
         self, prompts: list[Sequence[int]], seeds: list[int]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from offline_rlvr.errors import ConfigError, DataError
+from offline_rlvr.errors import ConfigError, DataError, IncompatibleError
 from offline_rlvr.records import Response
 
 #: Stored log-probs are those of the distribution the token was drawn from: after temperature and
@@ -17,6 +17,8 @@ LOGPROB_MODE = "sampled_distribution"
 RESCORED = "rescored"
 #: A log-prob may exceed 0 by rounding only.
 MAX_LOGPROB = 1e-6
+#: vLLM silently raises lower temperatures to the lower end, and refuses higher ones.
+VLLM_TEMPERATURES = (0.01, 2.0)
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,55 @@ def seed_for(run_seed: int, group_id: int, index: int) -> int:
     """The 63-bit sampling seed of response `index` of a group: a pure function of its arguments."""
     digest = hashlib.sha256(f"{run_seed}/{group_id}/{index}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
+
+
+def check_vllm_temperature(sampling: Sampling) -> None:
+    """Refuse what vLLM would not do as told.
+
+    Raises:
+        ConfigError: The temperature is out of its range.
+    """
+    low, high = VLLM_TEMPERATURES
+    if not low <= sampling.temperature <= high:
+        raise ConfigError(
+            f"sampling.temperature is {sampling.temperature}; vLLM samples at {low} to {high}",
+            hint="set generation.name: hf for any other",
+        )
+
+
+def check_lengths(
+    prompts: Sequence[Sequence[int]],
+    seeds: Sequence[Sequence[int]],
+    sampling: Sampling,
+    limit: float,
+    holder: str = "the model",
+) -> None:
+    """Refuse a submission that cannot be sampled, before anything is.
+
+    Args:
+        prompts: Token ids of each prompt.
+        seeds: One list per prompt.
+        sampling: Its `max_new_tokens` must fit behind every prompt.
+        limit: Positions that there are; infinity where there is no limit.
+        holder: Who has them, for the message.
+
+    Raises:
+        ConfigError: The numbers of prompts and of lists of seeds differ.
+        DataError: A prompt is empty.
+        IncompatibleError: A prompt and its response do not fit.
+    """
+    if len(prompts) != len(seeds):
+        raise ConfigError(f"{len(prompts)} prompts but {len(seeds)} lists of seeds")
+    for i, prompt in enumerate(prompts):
+        if not len(prompt):
+            raise DataError(f"prompt {i} is empty; a model needs at least one token to start from")
+        if len(prompt) + sampling.max_new_tokens > limit:
+            raise IncompatibleError(
+                f"prompt {i} has {len(prompt)} tokens and max_new_tokens is "
+                f"{sampling.max_new_tokens}, but {holder} has only {limit} positions",
+                hint="lower max_new_tokens or drop prompts longer than "
+                f"{limit - sampling.max_new_tokens} tokens",
+            )
 
 
 def checked_response(

@@ -1,5 +1,7 @@
 """Tiny models and tokenizers, made here: no hub, no files of the package."""
 
+import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +17,8 @@ from transformers import (
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
 )
+
+from offline_rlvr.generation.pretrained import BUILTIN_FOLDER
 
 CHARACTERS = "abcdefghijklmnopqrstuvwxyz 0123456789"
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>", "<user>", "<system>", "<assistant>")
@@ -114,6 +118,23 @@ class FixedLogits(LlamaForCausalLM):
 
 
 @pytest.fixture(scope="session")
+def forward_logprobs():
+    """Log-probs [T] of a response from one plain forward of one unpadded row, in float64."""
+
+    def compute(model, prompt, response, temperature=1.0, top_k=0) -> torch.Tensor:
+        ids = torch.tensor([[*prompt, *response]])
+        with torch.no_grad():
+            logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].double()
+        logits = logits / temperature
+        if top_k:
+            smallest_kept = logits.topk(top_k).values[:, -1:]
+            logits = logits.masked_fill(logits < smallest_kept, -torch.inf)
+        return logits.log_softmax(-1).gather(-1, torch.tensor(response)[:, None])[:, 0]
+
+    return compute
+
+
+@pytest.fixture(scope="session")
 def tiny() -> SimpleNamespace:
     """The makers of this file: test files cannot import it."""
     return SimpleNamespace(
@@ -124,6 +145,17 @@ def tiny() -> SimpleNamespace:
 @pytest.fixture
 def tokenizer() -> PreTrainedTokenizerFast:
     return make_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def biased_builtin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built-in model with a generation config that would change every response."""
+    path = tmp_path_factory.mktemp("builtin") / "biased é"
+    shutil.copytree(BUILTIN_FOLDER, path)
+    neutral = json.loads((path / "generation_config.json").read_text())
+    biased = {"repetition_penalty": 1.1, "top_k": 20, "top_p": 0.8, "temperature": 0.7}
+    (path / "generation_config.json").write_text(json.dumps({**neutral, **biased}))
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -18,15 +18,6 @@ PROMPTS = [[1, 7, 8, 9], [1, 30], [1, *range(10, 24)], [1, 12, 13]]
 SEEDS = [[seed_for(5, i, k) for k in range(3)] for i in range(len(PROMPTS))]
 
 
-def forward_logprobs(model, prompt, response, temperature=1.0) -> torch.Tensor:
-    """Log-probs [T] from one plain forward pass of one unpadded row, float64 log-softmax."""
-    ids = torch.tensor([[*prompt, *response]])
-    with torch.no_grad():
-        logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].double()
-    logprobs = (logits / temperature).log_softmax(-1)
-    return logprobs.gather(-1, torch.tensor(response)[:, None])[:, 0]
-
-
 def draws(tiny, tokenizer, logits, count, **settings):
     """`count` one-token responses of a model with fixed logits."""
     generator = HFGenerator(tiny.fixed(logits), tokenizer, Sampling(1, **settings), batch_size=1024)
@@ -81,7 +72,9 @@ def test_successive_tokens_of_a_response_are_independent_draws(tiny, tokenizer):
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.3])
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
-def test_stored_logprobs_equal_an_independent_forward(tiny, tokenizer, architecture, temperature):
+def test_stored_logprobs_equal_an_independent_forward(
+    tiny, tokenizer, forward_logprobs, architecture, temperature
+):
     model = getattr(tiny, architecture)()
     sampling = Sampling(12, temperature=temperature, stop_token_ids=(2,))
     generator = HFGenerator(model, tokenizer, sampling, batch_size=5)
@@ -183,7 +176,7 @@ def test_eos_is_kept_with_its_logprob_and_ends_the_response(tiny, tokenizer):
             assert response.token_ids[-1] != 2
 
 
-def test_pad_equal_to_eos_changes_nothing(tiny, tokenizer):
+def test_pad_equal_to_eos_changes_nothing(tiny, tokenizer, forward_logprobs):
     model = tiny.llama()
     sampling = Sampling(12, stop_token_ids=(2, 9, 17))
     prompts = [[1, 2, 7], [1, 30], [1, *range(10, 24)]]  # id 2 as a turn marker in a prompt

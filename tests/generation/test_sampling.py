@@ -65,8 +65,18 @@ def test_seeds_are_pure_and_different():
 
 
 def test_unknown_back_end():
-    with pytest.raises(ConfigError, match="unknown generation back-end 'hff'; allowed: hf"):
+    with pytest.raises(
+        ConfigError, match="unknown generation back-end 'hff'; allowed: hf, vllm, server"
+    ):
         load("hff")
+
+
+def test_a_setting_of_another_back_end():
+    message = r"'vllm' has no setting 'batch_size'; it has: .*tensor_parallel_size"
+    with pytest.raises(ConfigError, match=message):
+        load("vllm", name_or_path="builtin", sampling=Sampling(4), batch_size=8)
+    with pytest.raises(ConfigError, match="'server' needs the setting 'url'"):
+        load("server", name_or_path="builtin", sampling=Sampling(4))
 
 
 def test_the_package_imports_no_torch():

@@ -1,0 +1,297 @@
+"""Sampling from vLLM servers, on this machine or others; several can feed one pool.
+
+    generation:
+      name: server
+      url: http://localhost:8000    # or a list: prompts are dealt out in turn
+      model: null                   # served name; default: the one that the server has
+      concurrency: 64               # prompts under way per server
+      timeout_s: 3600               # without an answer; then the build stops, see `Endpoint`
+      retries: 5                    # of refused connections and passing errors
+      api_key_env: null             # environment variable that holds the API key
+
+Start each server as
+
+    vllm serve MODEL --dtype float32 --generation-config vllm --logprobs-mode processed_logprobs
+
+with the model, revision and dtype of the config, and with a --seed of its own (on a CPU
+`python -m vllm.entrypoints.openai.api_server --model MODEL ...`). Prompts go as token
+ids, every sampling setting goes with every request, and a reply counts only with its token ids and
+their log-probs. Before the first prompt each server is measured: it must hold prompt and response,
+and give the log-probs of the distribution that it samples from. That its weights are those of
+`model.name_or_path` no server can prove, and paths differ between machines: `pool verify --deep`
+shows it, and training checks it before the first update. `model.device` has no meaning here.
+
+Responses have no seed of their own (None): the server draws from one random stream.
+"""
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from multiprocessing.pool import AsyncResult, ThreadPool
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from offline_rlvr.errors import ConfigError, DataError, IncompatibleError
+from offline_rlvr.generation import Pending
+from offline_rlvr.generation.endpoint import Endpoint
+from offline_rlvr.generation.pretrained import load_tokenizer
+from offline_rlvr.generation.sampling import (
+    Sampling,
+    check_lengths,
+    check_vllm_temperature,
+    checked_response,
+)
+from offline_rlvr.records import Response
+
+#: What vLLM writes for -inf, which JSON has not.
+JSON_MINUS_INFINITY = -9999.0
+#: Tokens of the measurement, small enough for any server's --max-logprobs.
+PROBE_TOKENS = 5
+#: Nats by which the probabilities of a measurement may miss a sum of 1 (ties in bfloat16).
+PROBE_TOLERANCE = 0.1
+
+
+class ServerGenerator:
+    """Samples responses from servers that are measured at the first submission.
+
+    Args:
+        endpoints: The servers, at least one.
+        tokenizer: Decodes responses to text.
+        sampling: Settings of every response.
+        model: Served name, or None for the only one.
+        concurrency: Prompts under way per server.
+
+    Raises:
+        ConfigError: vLLM cannot sample at this temperature.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        tokenizer: PreTrainedTokenizerBase,
+        sampling: Sampling,
+        model: str | None = None,
+        concurrency: int = 64,
+    ):
+        check_vllm_temperature(sampling)
+        self.sampling = sampling
+        self._endpoints = endpoints
+        self._tokenizer = tokenizer
+        self._model = model
+        self._served: list[Served] = []
+        self._threads = ThreadPool(concurrency * len(endpoints))
+        self._dealt = 0
+
+    def submit(self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]]) -> Pending:
+        """Send the prompts, as many at a time as `concurrency` allows.
+
+        Errors as `Generator.submit`; a server of another kind is an IncompatibleError.
+        """
+        served = self._served or [Served(each, self._model) for each in self._endpoints]
+        limit = min(server.max_model_len for server in served)
+        check_lengths(prompts, seeds, self.sampling, limit, "the server")
+        if not self._served and prompts:
+            for server in served:
+                server.check_logprobs(prompts[0], self.sampling)
+            self._served = served
+        results = []
+        for i, (prompt, row) in enumerate(zip(prompts, seeds, strict=True)):
+            server = served[self._dealt % len(served)]
+            self._dealt += 1
+            results.append(
+                self._threads.apply_async(self._sample, (server, i, list(prompt), len(row)))
+            )
+        return partial(_all, results)
+
+    def close(self) -> None:
+        """Drop the requests under way."""
+        self._threads.terminate()
+
+    def _sample(self, server: "Served", i: int, prompt: list[int], n: int) -> list[Response]:
+        if not n:
+            return []
+        reply = server.complete(prompt, self.sampling, n)
+        choices = reply.get("choices") or []
+        if len(choices) != n:
+            raise DataError(f"prompt {i}: {len(choices)} of {n} responses came back")
+        return [self._response(server, i, prompt, choice) for choice in choices]
+
+    def _response(
+        self, server: "Served", i: int, prompt: list[int], choice: dict[str, Any]
+    ) -> Response:
+        ids, echoed = choice.get("token_ids"), choice.get("prompt_token_ids")
+        if ids is None or echoed is None:
+            raise server.not_usable("its replies hold no token ids (return_token_ids)")
+        if echoed != prompt:
+            raise server.not_usable(
+                f"it sampled from other prompt ids than it was sent: {echoed[:20]} for "
+                f"{prompt[:20]}"
+            )
+        logprobs = server.logprobs_of(choice)
+        if logprobs["tokens"] != [f"token_id:{token}" for token in ids]:
+            raise server.not_usable("its log-probs are not those of the tokens it drew")
+        values = [
+            -np.inf if value is not None and value <= JSON_MINUS_INFINITY else value
+            for value in logprobs["token_logprobs"]
+        ]
+        text = str(self._tokenizer.decode(ids, skip_special_tokens=True))
+        return checked_response(i, ids, values, text, self.sampling, None)
+
+
+class Served:
+    """A model on a server.
+
+    Attributes:
+        max_model_len: Positions of a prompt with its response; infinity where it does not say.
+
+    Raises:
+        ConfigError: The server has several models, or not the one asked for.
+        Further errors as `Endpoint.ask`.
+    """
+
+    def __init__(self, endpoint: Endpoint, model: str | None):
+        self.endpoint = endpoint
+        cards = {card["id"]: card for card in endpoint.ask("/v1/models").get("data") or []}
+        if model not in cards if model is not None else len(cards) != 1:
+            raise ConfigError(
+                f"{endpoint.url} serves {', '.join(map(repr, cards)) or 'no model'}"
+                + (f", and not {model!r}" if model is not None else ""),
+                hint="set generation.model to the one to sample from",
+            )
+        self.name: str = model if model is not None else next(iter(cards))
+        self.max_model_len: float = cards[self.name].get("max_model_len") or float("inf")
+
+    def complete(
+        self, prompt: Sequence[int], sampling: Sampling, n: int, logprobs: int = 0
+    ) -> dict[str, Any]:
+        """Ask for `n` responses; nothing is left to the server's defaults."""
+        return self.endpoint.ask(
+            "/v1/completions",
+            {
+                "model": self.name,
+                "prompt": list(prompt),
+                "n": n,
+                "max_tokens": sampling.max_new_tokens,
+                "min_tokens": 0,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "top_k": sampling.top_k,  # 0 is off here too
+                "min_p": sampling.min_p,
+                "repetition_penalty": 1.0,
+                "presence_penalty": 0.0,
+                "frequency_penalty": 0.0,
+                "stop": [],
+                "bad_words": [],
+                # Only these ids end a response, not what the server takes for the model's EOS.
+                "stop_token_ids": list(sampling.stop_token_ids),
+                "ignore_eos": True,
+                "add_special_tokens": False,
+                "echo": False,
+                "stream": False,
+                "logprobs": logprobs,
+                "return_token_ids": True,
+                "return_tokens_as_token_ids": True,
+            },
+        )
+
+    def logprobs_of(self, choice: dict[str, Any]) -> dict[str, Any]:
+        """The log-probs of a reply, or the error that there are none."""
+        found = choice.get("logprobs") or {}
+        if not found.get("token_logprobs") or not found.get("tokens"):
+            raise self.not_usable("its replies hold no log-probs")
+        return found
+
+    def check_logprobs(self, prompt: Sequence[int], sampling: Sampling) -> None:
+        """Measure whether log-probs are those of the distribution sampled from.
+
+        The likeliest tokens are asked for at temperatures 1 and 2, cut to these tokens. In the
+        distribution sampled from their probabilities sum to 1 and at 2 their log-probs lie half as
+        far apart; before temperature and cut neither is so. That is the same distribution, and good
+        enough, where temperature is 1 and nothing is cut.
+
+        Raises:
+            IncompatibleError: They are others.
+        """
+        one, two = (self._top(prompt, temperature) for temperature in (1.0, 2.0))
+        tokens = sorted(one.keys() & two.keys())
+        if not tokens:
+            raise self.not_usable("its replies hold no log-probs of the likeliest tokens")
+        at_one, at_two = (np.array([top[token] for token in tokens]) for top in (one, two))
+        at_one_centered = at_one - at_one.mean()
+        spread = float(at_one_centered @ at_one_centered)
+        slope = float(at_one_centered @ at_two) / spread if spread > 1e-6 else float("nan")
+        total = float(np.logaddexp.reduce(at_one))
+        processed = slope < 0.75 and abs(total) < PROBE_TOLERANCE
+        raw = slope >= 0.75 and total < PROBE_TOLERANCE
+        plain = sampling.temperature == 1 and not sampling.truncated
+        if not (processed or (raw and plain)):
+            raise self.not_usable(
+                "its log-probs are not those of the distribution that it samples from: from "
+                f"temperature 1 to 2 the likeliest tokens' log-probs scale by {slope:.2f} instead "
+                f"of 0.50, and their probabilities sum to {np.exp(total):.2f} instead of 1"
+            )
+
+    def _top(self, prompt: Sequence[int], temperature: float) -> dict[str, float]:
+        probe = Sampling(1, temperature=temperature, top_k=PROBE_TOKENS)
+        reply = self.complete(prompt, probe, n=1, logprobs=PROBE_TOKENS)
+        top = self.logprobs_of((reply.get("choices") or [{}])[0]).get("top_logprobs") or [{}]
+        return {token: value for token, value in top[0].items() if value > JSON_MINUS_INFINITY}
+
+    def not_usable(self, reason: str) -> IncompatibleError:
+        """The error that says how to start a server that is."""
+        return IncompatibleError(
+            f"the server {self.endpoint.url} cannot be sampled from: {reason}",
+            hint=f"start it with `{self.endpoint.start}` (vLLM 0.10.2 or newer)",
+        )
+
+
+def _all(results: Sequence["AsyncResult[list[Response]]"]) -> list[list[Response]]:
+    return [result.get() for result in results]
+
+
+def load(
+    name_or_path: str,
+    sampling: Sampling,
+    url: str | Sequence[str],
+    revision: str | None = None,
+    dtype: str = "float32",
+    device: str = "auto",
+    model: str | None = None,
+    concurrency: int = 64,
+    timeout_s: float = 3600.0,
+    retries: int = 5,
+    api_key_env: str | None = None,
+) -> ServerGenerator:
+    """The generator of this back-end, by config name `server`; the settings are those above.
+
+    Raises:
+        ConfigError: A setting cannot be used.
+    """
+    urls = [url] if isinstance(url, str) else list(url)
+    for each in urls or [""]:
+        if not each.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"url is {each!r}; it must begin with http:// or https://",
+                hint="set generation.url: http://localhost:8000",
+            )
+    if concurrency < 1:
+        raise ConfigError(f"concurrency is {concurrency}; it must be at least 1")
+    if api_key_env is not None and api_key_env not in os.environ:
+        raise ConfigError(
+            f"api_key_env names {api_key_env!r}, which is not set",
+            hint=f"type `export {api_key_env}=...` first",
+        )
+    key = None if api_key_env is None else os.environ[api_key_env]
+    at = "" if revision is None else f" --revision {revision}"
+    start = (
+        f"vllm serve {name_or_path}{at} --dtype {dtype} --generation-config vllm "
+        "--logprobs-mode processed_logprobs"
+    )
+    endpoints = [
+        Endpoint(each.rstrip("/").removesuffix("/v1"), key, timeout_s, retries, start)
+        for each in urls
+    ]
+    tokenizer = load_tokenizer(name_or_path, revision)
+    return ServerGenerator(endpoints, tokenizer, sampling, model, concurrency)

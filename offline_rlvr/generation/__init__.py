@@ -9,18 +9,30 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from offline_rlvr.errors import ConfigError
+from offline_rlvr.errors import ConfigError, DataError
 from offline_rlvr.generation.sampling import Sampling, seed_for
 from offline_rlvr.records import Response
 
-__all__ = ["BACKENDS", "Generator", "Pending", "Sampling", "engine_of", "load", "seed_for"]
+__all__ = [
+    "BACKENDS",
+    "Answer",
+    "Generator",
+    "Pending",
+    "Sampling",
+    "engine_of",
+    "load",
+    "responses_of",
+    "seed_for",
+]
 
 #: Modules of this package that are back-ends (the others are what they share).
 BACKENDS = ("hf", "vllm", "server", "ray")
 
 
-#: Work handed to a back-end: call it to wait for the responses, one list per prompt, in order.
-Pending = Callable[[], list[list[Response]]]
+#: What became of a prompt: its responses, or why they cannot be used.
+Answer = list[Response] | DataError
+#: Work handed to a back-end: call it to wait for the answers, one per prompt, in order.
+Pending = Callable[[], list[Answer]]
 
 
 class Generator(Protocol):
@@ -33,11 +45,11 @@ class Generator(Protocol):
 
         Several submissions may be under way, so that an engine stays busy while the last responses
         of an earlier one are still growing. Each response holds the ids as drawn and, for each, its
-        log-prob under the distribution it was drawn from.
+        log-prob under the distribution it was drawn from. Where the engine gave another number of
+        responses, or no finite log-prob where one belongs, the answer is that error.
 
-        Raises:
-            DataError: On submitting or waiting: a prompt is empty, or the engine gave no finite
-                log-prob where one belongs.
+        Raises (on submitting or waiting):
+            DataError: A prompt is empty.
             IncompatibleError: A prompt and its response do not fit the model.
             ResourceError: The engine is gone, out of memory or out of reach.
         """
@@ -46,6 +58,14 @@ class Generator(Protocol):
     def close(self) -> None:
         """Let go of the engine, its processes and its memory."""
         ...
+
+
+def responses_of(answers: Sequence[Answer]) -> list[list[Response]]:
+    """The responses of answers that must all be usable; else raises the first error."""
+    for answer in answers:
+        if isinstance(answer, DataError):
+            raise answer
+    return [answer for answer in answers if not isinstance(answer, DataError)]
 
 
 #: What every back-end is given beside its own settings.

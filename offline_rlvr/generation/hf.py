@@ -28,8 +28,8 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from offline_rlvr.errors import ConfigError, IncompatibleError, ResourceError
-from offline_rlvr.generation import Pending
+from offline_rlvr.errors import ConfigError, DataError, IncompatibleError, ResourceError
+from offline_rlvr.generation import Answer, Pending, responses_of
 from offline_rlvr.generation.pretrained import load_model, load_tokenizer
 from offline_rlvr.generation.sampling import Sampling, check_lengths, checked_response
 from offline_rlvr.records import Response
@@ -85,12 +85,25 @@ class HFGenerator:
             IncompatibleError: A prompt and its response do not fit the model's positions.
             ResourceError: The device is out of memory.
         """
+        return responses_of(self._answers(prompts, seeds))
+
+    def submit(self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]]) -> Pending:
+        """The work of `generate`, put off until the answers are asked for."""
+        return partial(self._answers, prompts, seeds)
+
+    def close(self) -> None:
+        """Nothing to do: the model goes with this object."""
+
+    def _answers(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]]
+    ) -> list[Answer]:
         limit = getattr(self.model.config, "max_position_embeddings", None) or math.inf
         check_lengths(prompts, seeds, self.sampling, limit)
         rows = [(i, k) for i in range(len(prompts)) for k in range(len(seeds[i]))]
         # Neighbors of equal length need no padding and share a prefill of one width.
         rows.sort(key=lambda row: len(prompts[row[0]]))
         responses: dict[tuple[int, int], Response] = {}
+        errors: dict[int, DataError] = {}
         with _neutral(self.model):
             for start in range(0, len(rows), self.batch_size):
                 batch = rows[start : start + self.batch_size]
@@ -98,15 +111,14 @@ class HFGenerator:
                     [prompts[i] for i, _ in batch], [seeds[i][k] for i, k in batch]
                 )
                 for (i, k), (ids, logprobs) in zip(batch, sampled, strict=True):
-                    responses[i, k] = self._response(i, ids, logprobs, seeds[i][k])
-        return [[responses[i, k] for k in range(len(seeds[i]))] for i in range(len(prompts))]
-
-    def submit(self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]]) -> Pending:
-        """`generate`, put off until the result is asked for."""
-        return partial(self.generate, prompts, seeds)
-
-    def close(self) -> None:
-        """Nothing to do: the model goes with this object."""
+                    try:
+                        responses[i, k] = self._response(i, ids, logprobs, seeds[i][k])
+                    except DataError as error:
+                        errors.setdefault(i, error)
+        return [
+            errors.get(i) or [responses[i, k] for k in range(len(row))]
+            for i, row in enumerate(seeds)
+        ]
 
     def _sample(
         self, prompts: list[Sequence[int]], seeds: list[int]

@@ -21,10 +21,9 @@ from typing import Any
 
 from offline_rlvr import generation
 from offline_rlvr.errors import ConfigError, OfflineRlvrError, ResourceError
-from offline_rlvr.generation import Pending
+from offline_rlvr.generation import Answer, Pending
 from offline_rlvr.generation.ray_cluster import LOOK_AT, LostError, Staff, Worker, join, leave
 from offline_rlvr.generation.sampling import Sampling
-from offline_rlvr.records import Response
 
 #: Workers that one slice may lose before it counts as the cause.
 MAX_ATTEMPTS = 3
@@ -44,7 +43,7 @@ class _Slice:
     number: int
     prompts: Sequence[Sequence[int]] = field(compare=False)
     seeds: Sequence[Sequence[int]] = field(compare=False)
-    result: Future[list[list[Response]]] = field(default_factory=Future, compare=False)
+    result: Future[list[Answer]] = field(default_factory=Future, compare=False)
     attempts: int = field(default=0, compare=False)
 
 
@@ -115,7 +114,7 @@ class RayGenerator:
                 raise self._failure
             for part in slices:
                 self._queue.put(part)
-        return lambda: [responses for part in slices for responses in part.result.result()]
+        return lambda: [answer for part in slices for answer in part.result.result()]
 
     def close(self) -> None:
         """End the workers, and Ray where it was started for them; twice is fine."""

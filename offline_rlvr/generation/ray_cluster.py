@@ -10,8 +10,7 @@ from typing import Any
 
 from offline_rlvr import generation
 from offline_rlvr.errors import OfflineRlvrError, ResourceError
-from offline_rlvr.generation import Pending
-from offline_rlvr.records import Response
+from offline_rlvr.generation import Answer, Pending
 
 # Read by Ray when it is imported or started.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a library that calls home is nobody's wish
@@ -51,7 +50,7 @@ class Sampler:
         self._pending[number] = self._generator.submit(prompts, seeds)
         return number
 
-    def collect(self, number: int) -> list[list[Response]]:
+    def collect(self, number: int) -> list[Answer]:
         """The responses of a slice that was submitted."""
         return self._pending.pop(number)()
 
@@ -96,7 +95,7 @@ class Worker:
         # Where `submit` fails, Ray fails `collect`, which takes its result, with the same error.
         return self._actor.collect.remote(self._actor.submit.remote(number, prompts, seeds))
 
-    def collect(self, handle: Any) -> list[list[Response]]:
+    def collect(self, handle: Any) -> list[Answer]:
         """Wait for the responses of a slice.
 
         Raises:

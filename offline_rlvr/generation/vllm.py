@@ -34,7 +34,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from offline_rlvr.errors import ConfigError, DataError, ResourceError
-from offline_rlvr.generation import Pending
+from offline_rlvr.generation import Answer, Pending
 from offline_rlvr.generation.engine import Engine, check_engine_arguments, platform_of
 from offline_rlvr.generation.pretrained import folder_of, load_tokenizer
 from offline_rlvr.generation.sampling import (
@@ -88,7 +88,7 @@ class VLLMGenerator:
     def submit(self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]]) -> Pending:
         """Queue the prompts; the engine works on them from now on, waited for or not.
 
-        Errors as `Generator.submit`; too few responses to a prompt are a DataError on waiting.
+        Errors as `Generator.submit`.
         """
         engine = self._started(next((seed for row in seeds for seed in row), 0))
         check_lengths(prompts, seeds, self.sampling, engine.max_model_len, "the engine")
@@ -153,7 +153,7 @@ class VLLMGenerator:
 
     def _wait(
         self, count: int, requests: dict[str, tuple[int, tuple[int | None, ...]]]
-    ) -> list[list[Response]]:
+    ) -> list[Answer]:
         while not requests.keys() <= self._finished.keys():
             if self._engine is None:
                 raise ResourceError(
@@ -166,13 +166,19 @@ class VLLMGenerator:
                 self._engine, self._closed = None, True
                 raise
         responses: list[list[Response]] = [[] for _ in range(count)]
+        errors: dict[int, DataError] = {}
         for request, (row, seeds) in requests.items():
             outputs = self._finished.pop(request).outputs
-            if len(outputs) != len(seeds):
-                raise DataError(f"prompt {row}: {len(outputs)} of {len(seeds)} responses came back")
-            for output, seed in zip(outputs, seeds, strict=True):
-                responses[row].append(self._response(row, output, seed))
-        return responses
+            try:
+                if len(outputs) != len(seeds):
+                    raise DataError(
+                        f"prompt {row}: {len(outputs)} of {len(seeds)} responses came back"
+                    )
+                for output, seed in zip(outputs, seeds, strict=True):
+                    responses[row].append(self._response(row, output, seed))
+            except DataError as error:
+                errors.setdefault(row, error)
+        return [errors.get(row) or found for row, found in enumerate(responses)]
 
     def _response(self, prompt: int, output: Any, seed: int | None) -> Response:
         ids = list(output.token_ids)

@@ -11,15 +11,17 @@ import os
 import resource
 import socket
 import sys
+from functools import wraps
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
 from transformers import GenerationMixin
 
 from offline_rlvr import generation
-from offline_rlvr.errors import ResourceError
+from offline_rlvr.errors import DataError, ResourceError
 from offline_rlvr.generation import hf
 from offline_rlvr.lock import OWNER_NAME, WriterLock
 from offline_rlvr.pool import Pool
@@ -78,7 +80,7 @@ def flaky(monkeypatch):
 
     def set_fault(fault):
         module = ModuleType("offline_rlvr.generation.flaky")
-        module.load = lambda **params: Flaky(hf.load(**params), fault)
+        module.load = wraps(hf.load)(lambda **params: Flaky(hf.load(**params), fault))
         monkeypatch.setitem(sys.modules, module.__name__, module)
         monkeypatch.setattr(generation, "BACKENDS", ("hf", "flaky"))
         return "--generation", "{name: flaky}"
@@ -86,10 +88,17 @@ def flaky(monkeypatch):
     return set_fault
 
 
+def all_but(count, entry):
+    """The fault of an engine whose last answers of a chunk are something else."""
+    return lambda chunk: [*chunk[:-count], *[entry] * count]
+
+
+NAN = DataError("prompt 15: token 2 of a response (id 7) has log-prob nan")
 FAULTS = {
     "gone": (engine_gone, 5, "the engine is gone"),
     "no prompt": (lambda chunk: chunk[:-1], 3, "15 of 16"),
-    "no response": (lambda chunk: [*chunk[:-1], chunk[-1][:-1]], 3, "3 responses"),
+    "mostly nan": (all_but(9, NAN), 3, "log-prob nan"),
+    # What no back-end of ours lets through stops at the pool's own checks.
     "null": (last_response(lambda r: {"behavior_logprobs": (None,) * len(r.token_ids)}), 3, "None"),
     "nan": (
         last_response(lambda r: {"behavior_logprobs": (float("nan"),) * len(r.token_ids)}),
@@ -112,6 +121,22 @@ def test_an_engine_that_fails_loses_only_its_chunk(build, contents, flaky, pool,
     got, output = build(*flaky(lambda chunk: chunk))
     assert got == 0, output
     assert contents(pool) == contents(small_pool)
+
+
+@pytest.mark.parametrize("answer", [NAN, []], ids=["nan", "no response"])
+def test_an_unusable_answer_costs_its_group_alone(build, flaky, pool, small_pool, answer):
+    got, output = build(*flaky(all_but(1, answer)))
+    assert got == 0, output
+    words = "log-prob nan" if isinstance(answer, DataError) else "0 responses of 4"
+    assert f"group {2 * CHUNK - 1} (problem " in output
+    assert words in output
+    built, undisturbed = Pool.open(pool), Pool.open(small_pool)
+    chunks = -(-len(built) // CHUNK)
+    assert built.drops["unusable_answer"] == chunks - 1, "the first chunk had none"
+    assert 2 * CHUNK - 1 not in built.index.group_ids
+    shared = np.intersect1d(built.index.group_ids, undisturbed.index.group_ids)
+    for ours, theirs in zip(built.read(shared), undisturbed.read(shared), strict=True):
+        assert ours.texts == theirs.texts
 
 
 def test_out_of_memory_in_the_engine(build, contents, pool, monkeypatch, small_pool):

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from offline_rlvr.errors import ConfigError, DataError, IncompatibleError, ResourceError
-from offline_rlvr.generation import Sampling, load
+from offline_rlvr.generation import Sampling, load, responses_of
 from offline_rlvr.generation.pretrained import load_model, load_tokenizer
 from offline_rlvr.generation.prompt import PromptFormat
 from offline_rlvr.problems import load as load_problems
@@ -203,7 +203,7 @@ def ask(serve):
             "server", name_or_path="builtin", sampling=sampling, url=serve(foreign), **settings
         )
         generators.append(generator)
-        return generator.submit(prompts, [[0, 0]] * len(prompts))()
+        return responses_of(generator.submit(prompts, [[0, 0]] * len(prompts))())
 
     yield run
     for generator in generators:

@@ -1,18 +1,20 @@
 """The work of a build: sampling of the next chunks overlaps verifying and writing the last."""
 
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
 from offline_rlvr import generation
 from offline_rlvr.config import Config
-from offline_rlvr.errors import DataError
-from offline_rlvr.generation import Generator, Pending, Sampling, seed_for
+from offline_rlvr.errors import DataError, printable
+from offline_rlvr.generation import Answer, Generator, Pending, Sampling, seed_for
 from offline_rlvr.pool.build.draw import Draws, Slice
 from offline_rlvr.pool.build.tally import Tally
 from offline_rlvr.pool.writer import PoolWriter
@@ -36,6 +38,13 @@ class Throughput:
 
     tokens: int = 0
     seconds: float = 0.0
+
+
+class _Chunk(NamedTuple):
+    """What became of one chunk: positions drawn, and the groups that were committed."""
+
+    drawn: int
+    groups: list[Group]
 
 
 class Filler:
@@ -74,7 +83,7 @@ class Filler:
             OfflineRlvrError: Of the engine, the verifier or the disk; what was committed stays.
         """
         sampling: deque[tuple[list[int], Pending]] = deque()
-        writing: Future[list[Group]] | None = None
+        writing: Future[_Chunk] | None = None
         try:
             with (
                 Progress("mixed groups", self.tally.wanted, "groups") as progress,
@@ -85,13 +94,13 @@ class Filler:
                         sampling.append((rows, self._submit(rows)))
                     if not self._under_way:
                         break
-                    responses = sampling[0][1]() if sampling else None
+                    answers = sampling[0][1]() if sampling else None
                     if writing is not None:
                         self._settle(writing)
                         writing = None
-                    if responses is not None:
+                    if answers is not None:
                         rows, _ = sampling.popleft()
-                        writing = background.submit(self._commit, rows, responses)
+                        writing = background.submit(self._commit, rows, answers)
                     progress.update(max(self.tally.mixed, 0), f"{self.tally.sampled} sampled")
         finally:
             if self._generator is not None:
@@ -129,27 +138,21 @@ class Filler:
         self._started = self._started or time.monotonic()
         return pending
 
-    def _commit(self, rows: Sequence[int], sampled: Sequence[Sequence[Response]]) -> list[Group]:
+    def _commit(self, rows: Sequence[int], answers: Sequence[Answer]) -> _Chunk:
         """Verify the responses and commit them as groups; runs in the background."""
-        k = self.config.pool.group_size
-        if len(sampled) != len(rows):
+        if len(answers) != len(rows):
             raise DataError(
-                f"the engine answered {len(sampled)} of {len(rows)} prompts",
+                f"the engine answered {len(answers)} of {len(rows)} prompts",
                 hint="type the same command again; see the engine's log",
             )
-        for row, responses in zip(rows, sampled, strict=True):
-            if len(responses) != k:
-                raise DataError(
-                    f"the engine gave {len(responses)} responses for problem "
-                    f"{self.draws.problems[row].id!r}; {k} were asked for",
-                    hint="type the same command again; see the engine's log",
-                )
+        kept = self._usable(rows, answers)
         pairs = [
             (self.draws.problems[row].answer, response.text)
-            for row, responses in zip(rows, sampled, strict=True)
+            for row, responses in kept
             for response in responses
         ]
         verdicts = self.judge.score(pairs)
+        k = self.config.pool.group_size
         groups = [
             Group(
                 row,
@@ -158,14 +161,40 @@ class Filler:
                 tuple(responses),
                 tuple(verdicts[slot * k : (slot + 1) * k]),
             )
-            for slot, (row, responses) in enumerate(zip(rows, sampled, strict=True))
+            for slot, (row, responses) in enumerate(kept)
         ]
         self.writer.append(groups, self.judge.id, self._drops)
         self._drops = {}
-        return groups
+        return _Chunk(len(rows), groups)
 
-    def _settle(self, writing: "Future[list[Group]]") -> None:
+    def _usable(
+        self, rows: Sequence[int], answers: Sequence[Answer]
+    ) -> list[tuple[int, list[Response]]]:
+        """Positions with K responses each; the others are told, counted, and left out.
+
+        Raises:
+            DataError: They are the majority: it is not this or that prompt that is wrong.
+        """
+        k = self.config.pool.group_size
+        kept: list[tuple[int, list[Response]]] = []
+        refused: list[DataError] = []
+        for row, answer in zip(rows, answers, strict=True):
+            if not isinstance(answer, DataError) and len(answer) != k:
+                answer = DataError(f"the engine gave {len(answer)} responses of {k}")
+            if not isinstance(answer, DataError):
+                kept.append((row, answer))
+                continue
+            refused.append(answer)
+            name = self.draws.problems[row].id
+            print(f"group {row} (problem {printable(name)}) is left out: {answer}", file=sys.stderr)
+        if len(refused) > len(kept):
+            raise refused[0]
+        if refused:
+            self._drops = {**self._drops, "unusable_answer": len(refused)}
+        return kept
+
+    def _settle(self, writing: "Future[_Chunk]") -> None:
         """Wait for a commit and count it."""
-        groups = writing.result()
-        self._under_way -= len(groups)
-        self.tally.add(groups)
+        chunk = writing.result()
+        self._under_way -= chunk.drawn
+        self.tally.add(chunk.groups)

@@ -16,7 +16,7 @@ from offline_rlvr.objectives.interface import Objective
 #: Differences of float64 sums.
 EXACT = 1e-12
 #: Total variation to where a flow is heading when its steps have become this small.
-STILL, FOUND = 1e-6, 1e-4
+STILL, FOUND = 1e-5, 1e-3
 POLICIES = 20
 #: The limit of small temperatures, for rewards 0 and 1.
 SMALL_BETA = 1e-3
@@ -52,7 +52,7 @@ def flow_statement(bench: Bench, about: str, objective: Objective) -> Statement:
     """Three starts, three behaviors: the largest distance at which a flow comes to rest."""
     starts = [bench.reference, bench.policy(OTHERS), bench.policy(OTHERS + 1)]
     ends = [
-        bench.setting(behavior).settle(objective, start, rate=3.0, steps=5000, tolerance=STILL)
+        bench.setting(behavior).settle(objective, start, rate=2.0, steps=5000, tolerance=STILL)
         for behavior in bench.behaviors
         for start in starts
     ]
@@ -77,7 +77,7 @@ def refresh_statement(bench: Bench, about: str, objective: Objective) -> Stateme
     policy = bench.reference
     for _ in range(2):
         setting = bench.setting("stale", reference=policy)
-        policy = setting.settle(objective, policy, rate=3.0, steps=5000, tolerance=STILL)
+        policy = setting.settle(objective, policy, rate=2.0, steps=5000, tolerance=STILL)
     gained = (bench.tree.log_odds(policy) - bench.tree.log_odds(bench.reference)) / 2
     text = "log-odds gained per refreshed round of flow at 2 beta, stale behavior: 1 / (2 beta)"
     return Statement(about, text, "=", 1 / (2 * bench.beta), gained, 1e-3)

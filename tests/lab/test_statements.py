@@ -8,9 +8,8 @@ from offline_rlvr.lab import Bench, Statement, Tree, cases, compare, statements,
 from offline_rlvr.objectives import names
 
 
-@pytest.mark.parametrize(("beta", "size", "seed"), [(0.5, 2, 1), (0.8, 3, 3)])
-def test_every_statement_of_the_papers_holds(beta, size, seed):
-    found = statements(Bench(Tree(), beta=beta, size=size, seed=seed))
+def test_every_statement_holds_at_another_beta_group_size_and_seed():
+    found = statements(Bench(Tree(), beta=0.8, size=3, seed=3))
     assert [f"{s.text}: {s.measured}" for s in found if not s.holds] == []
     assert len({(s.about, s.text) for s in found}) == len(found) > 25
 

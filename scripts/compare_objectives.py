@@ -1,14 +1,14 @@
 """Train every objective from one pool in one order, and print what came of each as one table.
 
     python scripts/compare_objectives.py                       # all, seeds 0 1 2, 60 updates
-    python scripts/compare_objectives.py --seeds 0 ggpo pg     # some
+    python scripts/compare_objectives.py ggpo pg --seeds 0     # some
     python scripts/compare_objectives.py --table               # only what is finished
 
 Each run is an ordinary run folder (`RUNS/OBJECTIVE-SEED`) of `configs/OBJECTIVE.yaml`, so that a
 command typed again finishes what is unfinished and skips the rest. One setting for all, no tuning
 per objective: AdamW at 2e-4 with 3 updates of warm-up, gradients clipped at norm 1, 32 groups of 8
 per update, a refreshed reference every 20 updates (fixed for GRPO), 200 held-out problems
-answered 32 times before and after. Other settings as `--section.key value`.
+answered 32 times before and after. Other settings as `--section.key=value`.
 """
 
 import argparse
@@ -149,7 +149,7 @@ def table(jobs: Sequence[Job]) -> str:
 
 
 def outcome(job: Job) -> tuple[float, ...]:
-    """Accuracy before, after and gained (percent), drift (nats per token), K3 and ESS at the end."""
+    """Accuracy before, after and gained (percent); drift (nats per token), K3, ESS at the end."""
     by_update = {e.update: e for e in read_evaluations(job.folder)}
     before, after = (
         100 * by_update[update].summary()[f"mean@{by_update[update].n}"]["value"]

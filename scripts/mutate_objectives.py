@@ -4,8 +4,8 @@
 
 Each mutant changes one place of one file in a temporary copy of the package: a sign, a factor, a
 detach, a mask, which log-probs are read, a bound, a sum for a mean, a constant, a declared
-property. A forked process then runs that objective's tests. Prints a table and every survivor;
-exit code 1 where one survives that is not known to be the same function (`EQUIVALENT`).
+property. Then that objective's tests run until the first failure. Prints a table and every
+survivor; exit code 1 where one survives that is not known to be the same function (`EQUIVALENT`).
 """
 
 import argparse
@@ -19,6 +19,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 REPOSITORY = Path(__file__).parents[1]
 FOLDER = Path("offline_rlvr/objectives")
@@ -144,7 +146,7 @@ class Places(ast.NodeVisitor):
         method = isinstance(node.func, ast.Attribute) and not isinstance(node.func.value, ast.Name)
         if name in UNWRAPPED and isinstance(node.func, ast.Attribute):
             of_module = self.code(node.func.value) in ("masked", "groups", "ratios")
-            self.add(node, self.code(node.args[0] if of_module else node.func.value))
+            self.add(node, f"({self.code(node.args[0] if of_module else node.func.value)})")
         if name in CALLS:
             self.add(node.func, self.code(node.func).removesuffix(name) + CALLS[name])
         if isinstance(node.func, ast.Attribute):
@@ -176,33 +178,72 @@ def mutants(module: str, source: str) -> Iterator[Mutant]:
                 yield Mutant(module, line, before, " ".join(after.split()), text)
 
 
-def survives(copy: Path, name: str, *, quiet: bool = True) -> bool:
-    """Whether the tests of an objective pass in the copy; runs them in a forked process."""
+class MutationLoop:
+    """A pytest plugin that runs the collected tests once per mutant, each time in a fork.
+
+    Imports and collection are paid for once; a fork loads the objectives anew.
+    """
+
+    def __init__(self, names: list[str]):
+        self.names = names
+        self.unexplained = 0
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Instead of pytest's own loop."""
+        print("| file | mutants | killed | same function | survived | seconds |")
+        print("|---|--:|--:|--:|--:|--:|", flush=True)
+        for name in self.names:
+            self.unexplained += self.test_file(session.items, name)
+        return True
+
+    def test_file(self, items: list[pytest.Item], name: str) -> int:
+        """Test every mutant of one file; prints its row and who survives without a reason."""
+        if name not in SHARED:
+            items = [i for i in items if name in i.nodeid or "test_reductions" in i.nodeid]
+        path = FOLDER / f"{name}.py"
+        source, started = path.read_text(), time.monotonic()
+        if not survives(items):
+            sys.exit(f"the tests of {name} fail without any mutation")
+        found, alive = list(mutants(name, source)), []
+        for number, mutant in enumerate(found):
+            path.write_text(mutant.text)
+            # Python takes a cached bytecode file for this one's where second and size are equal.
+            os.utime(path, (number, number))
+            if survives(items):
+                alive.append(mutant)
+        path.write_text(source)
+        left = [mutant for mutant in alive if (name, mutant.name) not in EQUIVALENT]
+        row = (len(found), len(found) - len(alive), len(alive) - len(left), len(left))
+        seconds = f"{time.monotonic() - started:.0f}"
+        print(f"| {name} | {' | '.join(map(str, row))} | {seconds} |", flush=True)
+        for mutant in left:
+            print(f"survived: {name}.py:{mutant.line}: {mutant.name}", file=sys.stderr, flush=True)
+        return len(left)
+
+
+def survives(items: list[pytest.Item]) -> bool:
+    """Whether all tests pass on what the objectives' files say now."""
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            code = run_tests(copy, name, quiet)
+            for stream in (1, 2):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+            code = run(items)
         finally:
             os._exit(code)
-    _, status = os.waitpid(child, 0)
-    return status == 0
+    return os.waitpid(child, 0)[1] == 0
 
 
-def run_tests(copy: Path, name: str, quiet: bool) -> int:
-    """0 where they pass."""
-    if quiet:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
-        os.dup2(null, 2)
-    import pytest
-
-    tests = ["golden", name, "contracts", "reductions"]
-    paths = [f"tests/objectives/test_{test}.py" for test in tests]
-    paths = [path for path in paths if (copy / path).exists()] + ["tests/lab/test_optimum_lab.py"]
-    select = [] if name in SHARED else ["-k", f"{name} or test_reductions"]
-    imported = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-    return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *imported, *paths, *select]))
+def run(items: list[pytest.Item]) -> int:
+    """0 where all tests pass; stops at the first that fails."""
+    for module in [name for name in sys.modules if name.startswith("offline_rlvr.objectives.")]:
+        del sys.modules[module]
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if item.session.testsfailed:
+            return 1
+    return 0
 
 
 def main() -> None:
@@ -213,57 +254,23 @@ def main() -> None:
     args = parser.parse_args()
     present = {path.stem for path in (REPOSITORY / FOLDER).glob("*.py")}
     names = args.names or sorted(present - {"__init__", "parameters"})
-    os.environ["OMP_NUM_THREADS"] = "1"
-    unexplained = []
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder)
-        skip = shutil.ignore_patterns("__pycache__")
-        for part in ("offline_rlvr", "tests"):
-            shutil.copytree(REPOSITORY / part, copy / part, ignore=skip)
-        shutil.copy(REPOSITORY / "pyproject.toml", copy)
-        os.chdir(copy)
-        os.environ["PYTHONPATH"] = folder
-        sys.path.insert(0, folder)
-        # Imported once, before the forks.
-        import hypothesis.strategies  # noqa: F401
-        import torch.distributed.tensor  # noqa: F401
-
-        print("| file | mutants | killed | same function | survived | seconds |")
-        print("|---|--:|--:|--:|--:|--:|")
+    if args.list:
         for name in names:
-            unexplained += report(copy, name, only_list=args.list)
-    for mutant in unexplained:
-        print(f"survived: {mutant.module}.py:{mutant.line}: {mutant.name}")
-    sys.exit(bool(unexplained))
-
-
-def report(copy: Path, name: str, *, only_list: bool) -> list[Mutant]:
-    """Test every mutant of one file; prints its row and returns who survived without a reason."""
-    path = copy / FOLDER / f"{name}.py"
-    source, started = path.read_text(), time.monotonic()
-    found = list(mutants(name, source))
-    if only_list:
-        print("\n".join(f"{name}.py:{mutant.line}: {mutant.name}" for mutant in found))
-        return []
-    if not survives(copy, name):
-        survives(copy, name, quiet=False)
-        sys.exit(f"the tests of {name} fail without any mutation")
-    alive = []
-    for number, mutant in enumerate(found):
-        path.write_text(mutant.text)
-        # Python takes a cached bytecode file for this one's where second and size are the same.
-        os.utime(path, (number, number))
-        if survives(copy, name):
-            alive.append(mutant)
-    path.write_text(source)
-    same = [mutant for mutant in alive if (name, mutant.name) in EQUIVALENT]
-    left = [mutant for mutant in alive if mutant not in same]
-    killed, seconds = len(found) - len(alive), time.monotonic() - started
-    print(
-        f"| {name} | {len(found)} | {killed} | {len(same)} | {len(left)} | {seconds:.0f} |",
-        flush=True,
-    )
-    return left
+            for mutant in mutants(name, (REPOSITORY / FOLDER / f"{name}.py").read_text()):
+                print(f"{name}.py:{mutant.line}: {mutant.name}")
+        return
+    loop = MutationLoop(names)
+    with tempfile.TemporaryDirectory() as folder:
+        for part in ("offline_rlvr", "tests"):
+            skip = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(REPOSITORY / part, Path(folder) / part, ignore=skip)
+        shutil.copy(REPOSITORY / "pyproject.toml", folder)
+        os.chdir(folder)
+        sys.path.insert(0, folder)
+        tests = ["tests/objectives", "tests/lab/test_optimum_lab.py"]
+        quiet = ["-s", "-qqq", "--no-summary", "-p", "no:cacheprovider"]
+        code = pytest.main([*quiet, *tests], plugins=[loop])
+    sys.exit(code or bool(loop.unexplained))
 
 
 if __name__ == "__main__":

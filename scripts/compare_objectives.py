@@ -75,7 +75,8 @@ def main() -> None:
     ]
     if not args.table:
         if not (args.pool / "pool.json").exists():
-            groups = ["--pool.mixed_groups", str(32 * args.updates)]
+            # 64 more than are trained on: the probe takes its 32 groups from all of them.
+            groups = ["--pool.mixed_groups", str(32 * args.updates + 64)]
             call(["pool", "build", CONFIGS / "quickstart.yaml", "-o", args.pool, *groups], None)
         with ThreadPoolExecutor(args.parallel) as threads:
             list(threads.map(lambda job: train(job, args.pool, overrides), jobs))

@@ -45,8 +45,19 @@ CALLS = {
 UNWRAPPED = {"clamp", "detach", "without_padding", "abs", "ratio", "future_sum", "centered"}
 DECLARED = {"True": "False", "False": "True", "'none'": "'gibbs'", "'gibbs'": "'none'"}
 
+DETACHED = "output() and score_output() detach the coefficients once more"
+STRIPPED = "the loss is stripped of padding later, and no gradient passes a clamp at junk"
+_POLICY, _DETACHED_POLICY = 'logprobs(batch, "policy")', 'logprobs(batch, "policy").detach()'
 #: (file, mutant) -> why it is the same function.
-EQUIVALENT: dict[tuple[str, str], str] = {}
+EQUIVALENT: dict[tuple[str, str], str] = {
+    ("grpo", "log_ratio.detach() -> (log_ratio)"): DETACHED,
+    ("grpo", "to_reference.detach() -> (to_reference)"): DETACHED,
+    ("grpo", f"{_POLICY} -> batch.policy_logprobs.double()"): STRIPPED,
+    ("grpo_tis", f"{_POLICY} -> batch.policy_logprobs.double()"): STRIPPED,
+    ("maxrl", "1.0 -> 2.0"): "divides the zeros of a group whose mean is 0",
+}
+for _name in ("agro", "cispo", "ggpo_clipped", "pg", "proximal_kl", "topr"):
+    EQUIVALENT[_name, f"{_DETACHED_POLICY} -> ({_POLICY})"] = DETACHED
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ Every number is computed by the objectives themselves, through the interface tha
 with exact expectations.
 """
 
+from offline_rlvr.lab import ggpo, proximal_kl
 from offline_rlvr.lab.bench import Bench
 from offline_rlvr.lab.comparison import Curve, cases, compare
 from offline_rlvr.lab.flow import Setting, fixed
@@ -30,7 +31,5 @@ __all__ = [
 
 def statements(bench: Bench) -> list[Statement]:
     """Every statement of both papers that is measured here."""
-    from offline_rlvr.lab import ggpo, proximal_kl
-
     checks = (*ggpo.CHECKS, *proximal_kl.CHECKS)
     return [statement for check in checks for statement in check(bench)]

@@ -50,6 +50,7 @@ STRIPPED = "the loss is stripped of padding later, and no gradient passes a clam
 _POLICY, _DETACHED_POLICY = 'logprobs(batch, "policy")', 'logprobs(batch, "policy").detach()'
 #: (file, mutant) -> why it is the same function.
 EQUIVALENT: dict[tuple[str, str], str] = {
+    ("ggpo", "adjusted.detach() -> (adjusted)"): DETACHED,
     ("grpo", "log_ratio.detach() -> (log_ratio)"): DETACHED,
     ("grpo", "to_reference.detach() -> (to_reference)"): DETACHED,
     ("grpo", f"{_POLICY} -> batch.policy_logprobs.double()"): STRIPPED,

@@ -11,6 +11,7 @@ survivor; exit code 1 where one survives that is not known to be the same functi
 import argparse
 import ast
 import contextlib
+import importlib
 import os
 import shutil
 import sys
@@ -249,8 +250,13 @@ def survives(items: list[pytest.Item]) -> bool:
 
 def run(items: list[pytest.Item]) -> int:
     """0 where all tests pass; stops at the first that fails."""
+    from offline_rlvr.objectives import interface
+
     for module in [name for name in sys.modules if name.startswith("offline_rlvr.objectives.")]:
         del sys.modules[module]
+    # Tests hold this module itself, so it is filled anew instead.
+    sys.modules[interface.__name__] = interface
+    importlib.reload(interface)
     for item, following in zip(items, [*items[1:], None], strict=True):
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if item.session.testsfailed:

@@ -19,11 +19,19 @@ import os
 import time
 import uuid
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from offline_rlvr.config import Config
 from offline_rlvr.durable import make_folder, write_file, writing
 from offline_rlvr.errors import ResourceError
+from offline_rlvr.generation.pretrained import resolve_device
+from offline_rlvr.generation.sampling import Sampling
+from offline_rlvr.pool import Pool
+from offline_rlvr.stream import Plan
 
 #: Tables used longest ago are removed above this size.
 MAX_BYTES = 32 << 30
@@ -37,6 +45,26 @@ def cache_folder() -> Path:
     own, shared = os.environ.get("OFFLINE_RLVR_CACHE"), os.environ.get("XDG_CACHE_HOME")
     root = Path(own) if own else Path(shared or Path.home() / ".cache") / "offline_rlvr"
     return root / "initial-scores"
+
+
+def scoring_facts(config: Config, pool: Pool, plan: Plan, sampling: Sampling) -> dict[str, Any]:
+    """All that the initial policy's log-probs of the plan's minibatches depend on, to the bit."""
+    device = resolve_device(config.model.device)
+    kernels = torch.backends.cpu.get_cpu_capability()
+    return {
+        "pool": pool.hash,
+        "plan": plan.hash,
+        "model": pool.identity["model"]["fingerprint"],
+        "dtype": config.model.dtype,
+        "lora": config.model.lora.model_dump() if config.model.lora else None,
+        "seed": config.train.seed,
+        "temperature": sampling.temperature,
+        "micro_batch_tokens": config.train.micro_batch_tokens,
+        "precision": config.train.precision,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else kernels,
+        "threads": torch.get_num_threads(),
+        "versions": {name: version(name) for name in ("offline-rlvr", "torch", "transformers")},
+    }
 
 
 class InitialScores:

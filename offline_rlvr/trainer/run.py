@@ -4,9 +4,8 @@ import logging
 import warnings
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import lightning.pytorch as pl
 import torch
@@ -37,7 +36,7 @@ from offline_rlvr.trainer.anchors import Anchor
 from offline_rlvr.trainer.boundary import StopRequest, UpdateBoundary
 from offline_rlvr.trainer.checkpoints import UpdateCheckpointIO
 from offline_rlvr.trainer.folder import RunFolder
-from offline_rlvr.trainer.initial_scores import InitialScores, cache_folder
+from offline_rlvr.trainer.initial_scores import InitialScores, cache_folder, scoring_facts
 from offline_rlvr.trainer.loggers import check_logger, load_loggers
 from offline_rlvr.trainer.module import OfflineModule
 from offline_rlvr.trainer.record import Recorder
@@ -191,7 +190,9 @@ def _evaluate(run: RunFolder, evaluator: Evaluator | None, policy: Policy, updat
 
 def _module(config: Config, setup: Setup, run: RunFolder, recorder: Recorder) -> OfflineModule:
     windows = {"reference": config.reference.refresh_every, "old": config.old.refresh_every}
-    initial = InitialScores(_scoring_facts(config, setup), cache_folder())
+    initial = InitialScores(
+        scoring_facts(config, setup.pool, setup.plan, setup.sampling), cache_folder()
+    )
     anchors = {
         name: Anchor(name, windows[name], setup.last, run.path / "anchors", initial)
         for name in sorted(setup.objective.anchors)
@@ -201,26 +202,6 @@ def _module(config: Config, setup: Setup, run: RunFolder, recorder: Recorder) ->
     probe = collate(setup.pool.read(probe_ids)) if len(probe_ids) else None
     policy = _policy(config, setup)
     return OfflineModule(policy, setup.objective, config.train, data, anchors, probe, recorder)
-
-
-def _scoring_facts(config: Config, setup: Setup) -> dict[str, Any]:
-    """All that the initial policy's log-probs of the plan's minibatches depend on, to the bit."""
-    device = resolve_device(config.model.device)
-    kernels = torch.backends.cpu.get_cpu_capability()
-    return {
-        "pool": setup.pool.hash,
-        "plan": setup.plan.hash,
-        "model": setup.pool.identity["model"]["fingerprint"],
-        "dtype": config.model.dtype,
-        "lora": config.model.lora.model_dump() if config.model.lora else None,
-        "seed": config.train.seed,
-        "temperature": setup.sampling.temperature,
-        "micro_batch_tokens": config.train.micro_batch_tokens,
-        "precision": config.train.precision,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else kernels,
-        "threads": torch.get_num_threads(),
-        "versions": {name: version(name) for name in ("offline-rlvr", "torch", "transformers")},
-    }
 
 
 def _check_identity(config: Config, pool: Pool, sampling: Sampling) -> None:

@@ -33,6 +33,14 @@ evaluation:
 """
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory):
+    """Nothing that a test keeps is found by, or comes from, the user's own runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OFFLINE_RLVR_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def small_job(tmp_path_factory):
     """The config file of the small job."""

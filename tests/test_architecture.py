@@ -17,14 +17,17 @@ LAYERS = [
     {"problems", "generation", "verifier", "pool", "stream"},
     {"policy"},
     {"objectives", "diagnostics"},
+    {"lab"},
     {"evaluation"},
     {"trainer"},
     {"report"},
     {"cli"},
 ]
-#: Objectives see arithmetic only; the policy does not know where minibatches come from.
+#: Objectives see arithmetic only, the laboratory objectives only; the policy does not know where
+#: minibatches come from.
 NARROW = {
     "objectives": {"numerics", "batch", "errors", "objectives"},
+    "lab": {"errors", "batch", "numerics", "objectives", "lab"},
     "policy": {"batch", "errors", "numerics", "generation", "policy"},
 }
 #: Only these packages may import these libraries.

@@ -70,15 +70,28 @@ def panel(draw: Draw) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(sink.getvalue()).decode("ascii")
 
 
-def picture(draws: dict[str, Draw], path: Path) -> None:
-    """Panels side by side under their titles, as a PNG."""
+def picture(draws: dict[str, Draw], *paths: Path, legend: bool = False) -> None:
+    """Panels side by side under their titles, as PNG or SVG by the paths' suffixes.
+
+    Args:
+        draws: Title -> what draws the panel.
+        paths: Where to write.
+        legend: One legend below all panels, of the first panel's labels.
+    """
     with mpl.rc_context(RC):
-        figure = Figure(figsize=(4.2 * len(draws), 3.3), layout="constrained", facecolor="white")
-        axes = figure.subplots(1, len(draws), squeeze=False)[0]
+        size = (4.2 * len(draws), 4.4 if legend else 3.3)
+        figure = Figure(figsize=size, layout="constrained", facecolor="white")
+        axes = figure.subplots(1, len(draws), squeeze=False, sharey=legend)[0]
         for ax, (title, draw) in zip(axes, draws.items(), strict=True):
             ax.set_title(title)
             draw(ax)
-        figure.savefig(path, format="png", dpi=150, metadata={"Software": None})
+        if legend:
+            handles, labels = axes[0].get_legend_handles_labels()
+            figure.legend(handles, labels, loc="outside lower center", ncols=6, handlelength=3)
+        for path in paths:
+            kind = path.suffix[1:]
+            metadata = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
+            figure.savefig(path, format=kind, dpi=150, metadata=metadata)
 
 
 def log_axis(ax: Axes) -> None:

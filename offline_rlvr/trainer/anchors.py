@@ -18,6 +18,7 @@ from torch import Tensor
 
 from offline_rlvr.durable import write_file
 from offline_rlvr.errors import DataError, IncompatibleError
+from offline_rlvr.trainer.initial_scores import InitialScores
 
 #: Scores one update's minibatch without gradient: update -> [G, K, T] log-probs.
 Score = Callable[[int], Float[Tensor, "G K T"]]
@@ -32,10 +33,19 @@ class Anchor:
             anchor).
         last: Last update of the run.
         folder: Where tables are kept.
+        initial: Where the first window's table, the initial policy's, may lie already.
     """
 
-    def __init__(self, name: str, refresh_every: int | None, last: int, folder: Path):
+    def __init__(
+        self,
+        name: str,
+        refresh_every: int | None,
+        last: int,
+        folder: Path,
+        initial: InitialScores,
+    ):
         self.name = name
+        self.initial = initial
         self.refresh_every = refresh_every or last
         self.last = last
         self.folder = folder
@@ -62,9 +72,14 @@ class Anchor:
                 "train.max_updates, and the weights have moved since",
                 hint="raise train.max_updates where a window ends, or start a new run",
             )
-        self._table = {number: score(number).to("cpu", torch.float32) for number in window}
+
+        def make() -> bytes:
+            scores = {number: score(number).to("cpu", torch.float32) for number in window}
+            return save({f"{number:06d}": value.contiguous() for number, value in scores.items()})
+
+        data = self.initial.get(window, make) if window.start == 1 else make()
+        self._table = {int(number): value for number, value in load(data).items()}
         self.first = window.start
-        data = save({f"{number:06d}": value.contiguous() for number, value in self._table.items()})
         self._digest = hashlib.sha256(data).hexdigest()
         self.folder.mkdir(parents=True, exist_ok=True)
         write_file(self._path(window.start), data, replace=True)

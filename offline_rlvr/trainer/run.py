@@ -36,6 +36,7 @@ from offline_rlvr.trainer.anchors import Anchor
 from offline_rlvr.trainer.boundary import StopRequest, UpdateBoundary
 from offline_rlvr.trainer.checkpoints import UpdateCheckpointIO
 from offline_rlvr.trainer.folder import RunFolder
+from offline_rlvr.trainer.initial_scores import InitialScores, cache_folder, scoring_facts
 from offline_rlvr.trainer.loggers import check_logger, load_loggers
 from offline_rlvr.trainer.module import OfflineModule
 from offline_rlvr.trainer.record import Recorder
@@ -189,8 +190,11 @@ def _evaluate(run: RunFolder, evaluator: Evaluator | None, policy: Policy, updat
 
 def _module(config: Config, setup: Setup, run: RunFolder, recorder: Recorder) -> OfflineModule:
     windows = {"reference": config.reference.refresh_every, "old": config.old.refresh_every}
+    initial = InitialScores(
+        scoring_facts(config, setup.pool, setup.plan, setup.sampling), cache_folder()
+    )
     anchors = {
-        name: Anchor(name, windows[name], setup.last, run.path / "anchors")
+        name: Anchor(name, windows[name], setup.last, run.path / "anchors", initial)
         for name in sorted(setup.objective.anchors)
     }
     data = UpdateData(setup.pool, setup.plan)

@@ -12,7 +12,8 @@ import pytest
 def test_help_lists_the_verbs_and_needs_no_torch(command):
     code, output = command("--help")
     assert code == 0
-    for verb in ("quickstart", "pool", "train", "evaluate", "report", "run", "resume", "config"):
+    verbs = ("quickstart", "pool", "train", "evaluate", "report", "run", "resume", "lab", "config")
+    for verb in verbs:
         assert verb in output
     assert "75 interrupted" in output
 

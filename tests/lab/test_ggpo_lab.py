@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from offline_rlvr.batch import Totals
+from offline_rlvr.lab import Setting, Tree, fixed, totals_of
 from offline_rlvr.objectives import load
 
 BETA = 0.5
@@ -18,8 +18,7 @@ def population_loss(tree, logits, behavior, reference, beta, size):
     """Sum of the group gaps over all groups: zero iff the expected loss is, at full support."""
     batch, probability = tree.groups(logits, behavior, reference, size)
     assert probability.min() > 0
-    totals = Totals(len(batch.rewards), int(batch.response_mask.sum()))
-    return load("ggpo", beta=beta)(batch, totals).loss
+    return load("ggpo", beta=beta)(batch, totals_of(batch)).loss
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -35,13 +34,14 @@ def test_loss_is_zero_exactly_at_the_gibbs_policy(tree, size, behavior):
 @pytest.mark.parametrize(("start", "behavior"), [(5, 1), (6, 2)])
 def test_flow_on_the_token_tree_finds_it(tree, start, behavior):
     reference, mu = tree.random(0), tree.atoms(tree.random(behavior))
-    found = tree.flow(load("ggpo", beta=BETA), tree.random(start), mu, reference, rate=3.0)
+    flow = Setting(tree, fixed(mu), reference)
+    found = flow.settle(load("ggpo", beta=BETA), tree.random(start), rate=3.0)
     assert tree.kl(found, tree.gibbs(reference, BETA)) < FOUND
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_one_softmax_over_responses_is_convex_and_found_from_far_away(make_tree, seed):
-    flat = make_tree(vocabulary=5, steps=1)
+def test_one_softmax_over_responses_is_convex_and_found_from_far_away(seed):
+    flat = Tree(vocabulary=5, steps=1)
     flat.rewards = torch.tensor([1.0, 0.0, 0.5, 0.0, 1.0], dtype=torch.float64)
     reference, mu = flat.random(10), flat.atoms(flat.random(20 + seed, 1.0))
 
@@ -52,7 +52,7 @@ def test_one_softmax_over_responses_is_convex_and_found_from_far_away(make_tree,
     for point in (far, flat.random(40 + seed)):
         hessian = torch.autograd.functional.hessian(loss, point).reshape(5, 5)
         assert torch.linalg.eigvalsh(hessian).min() > -EXACT
-    found = flat.flow(load("ggpo", beta=BETA), far, mu, reference, rate=1.0)
+    found = Setting(flat, fixed(mu), reference).settle(load("ggpo", beta=BETA), far)
     assert flat.kl(found, flat.gibbs(reference, BETA)) < FOUND
 
 
@@ -77,5 +77,5 @@ def test_two_rounds_of_flow_with_a_refresh_between(tree):
     objective = load("ggpo", beta=2 * BETA)
     policy = reference
     for _ in range(2):
-        policy = tree.flow(objective, policy, mu, policy, rate=3.0)
+        policy = Setting(tree, fixed(mu), policy).settle(objective, policy, rate=3.0)
     assert tree.kl(policy, tree.gibbs(reference, BETA)) < FOUND

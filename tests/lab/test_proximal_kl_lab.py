@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from offline_rlvr.batch import Totals
+from offline_rlvr.lab import Bench, Setting, Tree, fixed
+from offline_rlvr.lab.proximal_kl import coefficient_variance
 from offline_rlvr.objectives import load
 
 BETA = 0.8
@@ -41,7 +42,7 @@ def test_also_for_a_mixture_of_stale_policies_each_with_its_own_log_probs(tree):
 def test_flow_finds_it(tree):
     reference, mu = tree.random(0), tree.atoms(tree.random(1))
     loo = full_tail(advantage="leave_one_out")
-    found = tree.flow(loo, tree.random(5), mu, reference, rate=3.0)
+    found = Setting(tree, fixed(mu), reference).settle(loo, tree.random(5), rate=3.0)
     assert tree.kl(found, tree.gibbs(reference, BETA)) < FOUND
 
 
@@ -55,9 +56,9 @@ def test_the_group_mean_shifts_beta_by_m_over_m_minus_1(tree, size):
     )
 
 
-def test_standardizing_makes_beta_depend_on_the_behavior(make_tree):
+def test_standardizing_makes_beta_depend_on_the_behavior():
     """For binary rewards `E[A | r]` is affine: the fixed point is Gibbs at beta / slope."""
-    tree, size = make_tree(vocabulary=2, steps=3), 4
+    tree, size = Tree(vocabulary=2, steps=3), 4
     reference, standardized = tree.random(0), full_tail(advantage="standardized")
     betas = []
     for behavior in (tree.random(1, 1.5), tree.gibbs(reference, 0.1)):
@@ -65,11 +66,12 @@ def test_standardizing_makes_beta_depend_on_the_behavior(make_tree):
         batch, probability = tree.groups(reference, mu, reference, size)
         r = batch.rewards
         a = (r - r.mean(-1, keepdim=True)) / (r.std(-1, keepdim=True) + 1e-6)
-        right = r[:, 0] == 1
-        slope = float(
-            (probability * a[:, 0])[right].sum() / probability[right].sum()
-            - (probability * a[:, 0])[~right].sum() / probability[~right].sum()
-        )
+        weights = probability[:, None].expand_as(r)  # every slot of a group is one draw
+
+        def mean_advantage(among, a=a, weights=weights):
+            return float((weights * a)[among].sum() / weights[among].sum())
+
+        slope = mean_advantage(r == 1) - mean_advantage(r == 0)
         betas.append(BETA / slope)
         fixed = tree.gibbs(reference, betas[-1])
         assert largest(tree.update(standardized, fixed, mu, reference, size)) < EXACT
@@ -116,7 +118,7 @@ def test_a_short_horizon_biases_the_fixed_point(tree):
             cost_bound=None,
             advantage="leave_one_out",
         )
-        found = tree.flow(objective, reference, mu, reference, rate=2.0)
+        found = Setting(tree, fixed(mu), reference).settle(objective, reference, rate=2.0)
         bias.append(tree.kl(tree.gibbs(reference, BETA), found))
     assert bias[0] < FOUND
     assert 0.01 < bias[1] < bias[2]
@@ -129,33 +131,29 @@ def test_a_small_cost_bound_biases_the_fixed_point(tree):
         objective = load(
             "proximal_kl", beta=beta, horizon=None, cost_bound=bound, advantage="leave_one_out"
         )
-        found = tree.flow(objective, reference, mu, reference, rate=2.0)
+        found = Setting(tree, fixed(mu), reference).settle(objective, reference, rate=2.0)
         bias.append(tree.kl(tree.gibbs(reference, beta), found))
     # 1.0 holds every token log-ratio of the target, 0.7 does not
     assert max(bias[:2]) < FOUND
     assert bias[2] > 1e-3
 
 
-def variance(tree, reference, mu, **params) -> float:
-    """Variance of the token coefficients over sampled groups, mean over drifted policies."""
-    objective = load("proximal_kl", beta=1.0, advantage="leave_one_out", **params)
-    found = []
-    for seed in range(20, 30):
-        policy = reference + tree.random(seed, 0.7)
-        batch, probability = tree.groups(policy, mu, reference, 2)
-        c = objective(batch, Totals(len(probability), int(batch.response_mask.sum()))).coefficients
-        weights = probability[:, None, None] * batch.response_mask
-        weights = weights / weights.sum()
-        mean = (weights * c).sum()
-        found.append(float((weights * (c - mean).square()).sum()))
-    return sum(found) / len(found)
+def test_a_short_horizon_or_a_small_bound_lowers_the_variance():
+    bench = Bench(Tree(), beta=1.0)
 
+    def variance(horizon, bound):
+        objective = load(
+            "proximal_kl",
+            beta=1.0,
+            horizon=horizon,
+            cost_bound=bound,
+            advantage="leave_one_out",
+        )
+        return coefficient_variance(bench, objective)
 
-def test_a_short_horizon_or_a_small_bound_lowers_the_variance(tree):
-    reference, mu = tree.random(0), tree.atoms(tree.random(1))
-    by_horizon = [variance(tree, reference, mu, horizon=h, cost_bound=None) for h in (1, 2, None)]
+    by_horizon = [variance(horizon, None) for horizon in (1, 2, None)]
     assert by_horizon[0] < 0.7 * by_horizon[2]
     assert by_horizon[0] < by_horizon[1] < by_horizon[2]
-    by_bound = [variance(tree, reference, mu, horizon=None, cost_bound=b) for b in (0.1, 0.5, None)]
+    by_bound = [variance(None, bound) for bound in (0.1, 0.5, None)]
     assert by_bound[0] < 0.5 * by_bound[2]
     assert by_bound[0] < by_bound[1] < by_bound[2]

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from offline_rlvr.errors import BatchError
 from offline_rlvr.objectives import load, names
 
 EXACT = {"rtol": 1e-12, "atol": 1e-14}
+HERE = Path(__file__).parent
+README = (HERE.parents[1] / "offline_rlvr/objectives/README.md").read_text()
 FIELD_OF = {"reference": "ref_logprobs", "old": "old_logprobs"}
 
 #: Settings that take another path through an objective's code than its defaults.
@@ -235,3 +238,17 @@ def test_it_is_a_documented_value(name, params):
         assert section in text
     for field in fields(objective):
         assert f"{field.name}:" in text
+
+
+@pytest.mark.parametrize("name", names())
+def test_it_has_its_own_test_file_and_its_row_in_the_table(name):
+    assert (HERE / f"test_{name}.py").exists()
+    table = [line.split("|")[1:-1] for line in README.splitlines() if line.startswith("| `")]
+    (row,) = [cells for cells in table if cells[0].strip() == f"`{name}`"]
+    _, _, anchors, behavior, stationary, _ = (cell.strip() for cell in row)
+    objective = load(name)
+    named = {anchor for anchor in FIELD_OF if anchor in anchors}
+    assert named == objective.anchors
+    assert behavior == ("yes" if objective.uses_behavior else "no")
+    # proximal_kl is stationary there at other settings than its defaults; the row says which.
+    assert stationary.startswith("Gibbs") == (objective.optimum == "gibbs" or name == "proximal_kl")

@@ -37,3 +37,8 @@ def test_a_saturated_token_keeps_its_score_gradient():
     load("ggpo_clipped", beta=2.0, clip=0.05)(batch, Totals(1, 6)).loss.backward()
     gradient = batch.policy_logprobs.grad[0, 0]
     assert gradient[0] == gradient[1] != 0  # token 0 is beyond the clip, token 1 is not
+
+
+def test_both_ends_of_the_clip_count():
+    out = load("ggpo_clipped", beta=2.0, clip=0.015)(two_tokens(), Totals(1, 6))
+    assert out.metrics["objective/clip_fraction"].mean == pytest.approx(2 / 6)  # 0.3 and -0.02

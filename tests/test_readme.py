@@ -13,14 +13,15 @@ README = (REPOSITORY / "README.md").read_text()
 
 
 def blocks(language, marker):
+    """All blocks of a language that hold a marker, one after another."""
     found = re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
-    return next(block for block in found if marker in block)
+    return "\n".join(block for block in found if marker in block)
 
 
 @pytest.mark.slow
 def test_the_job_by_hand_runs_as_written(tmp_path):
     (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
-    commands = blocks("bash", "pool build").replace("source .venv/bin/activate\n", "")
+    commands = blocks("bash", "offline-rlvr ").replace("source .venv/bin/activate\n", "")
     environment = {
         **os.environ,
         "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",

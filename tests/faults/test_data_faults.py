@@ -162,7 +162,9 @@ def test_a_pool_without_a_mixed_group_is_not_trained_on(cli, forge, own_pool, sm
     code, output = cli("pool", "stats", own_pool)
     assert code == 0, output
     code, output = cli("train", small_job, "--pool", own_pool, "--run", tmp_path / "run")
-    assert (code, "0 mixed groups" in output, "build a larger pool" in output) == (2, True, True), output
+    assert (code, "0 mixed groups" in output, "build a larger pool" in output) == (2, True, True), (
+        output
+    )
     assert not (tmp_path / "run").exists()
 
 

@@ -45,3 +45,25 @@ def test_files_and_verbs_that_the_readme_names_are_there():
     for path in re.findall(r"`(offline_rlvr/[\w/*.]+|configs/[\w/.]+)`", README):
         assert list(REPOSITORY.glob(path)), path
     assert (REPOSITORY / ".github/quickstart.png").is_file()
+
+
+def test_the_table_of_faults_names_tests_that_are_there():
+    """`FOLDER FILE::NAME, NAME` in the second column of each row."""
+    folders = {"P": "pool", "V": "verifier", "T": "trainer"}
+    table = (REPOSITORY / "tests/faults/README.md").read_text()
+    named = 0
+    for row in re.findall(r"^\| [^|]+ \| ([^|]+) \| [^|]+ \|$", table, re.MULTILINE):
+        source = None
+        for entry in re.findall(r"`([^`]+)`", row):
+            letter, _, rest = entry.rpartition(" ")
+            path, _, name = rest.partition("::")
+            if path.endswith(".py"):
+                folder = folders.get(letter, "faults")
+                source = REPOSITORY / ("" if "/" in path else f"tests/{folder}") / path
+                assert source.is_file(), entry
+            else:
+                name = path
+            assert source is not None
+            assert not name or f"def {name}(" in source.read_text(), entry
+            named += 1
+    assert named > 40

@@ -67,9 +67,17 @@ def repair(pool: Path, *, quarantine: bool = False) -> None:
         )
     print(f"they lie in {pool / 'quarantine'}; the rest is whole")
     if damage.lost:
-        print(f"next: offline-rlvr pool build CONFIG -o {name} samples the lost groups again")
+        print(f"next: offline-rlvr {_refill(pool, name)}")
     if damage.ungraded:
         print(f"next: offline-rlvr pool grade {name} --verifier.name ... grades what is left")
+
+
+def _refill(pool: Path, name: str) -> str:
+    from offline_rlvr.pool.snapshot import read_identity
+
+    if read_identity(pool)[0].get("generation") == "import":
+        return f"pool import --config CONFIG FILE {name} reads the lost groups again"
+    return f"pool build CONFIG -o {name} samples the lost groups again"
 
 
 def merge(output: Path, *slices: Path, allow_missing: bool = False) -> None:

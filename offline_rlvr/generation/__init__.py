@@ -6,12 +6,13 @@ Importing this package imports no torch.
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Protocol
 
 from offline_rlvr.errors import ConfigError, DataError
 from offline_rlvr.generation.sampling import Sampling, seed_for
 from offline_rlvr.records import Response
+from offline_rlvr.settings import check_types
 
 __all__ = [
     "BACKENDS",
@@ -19,6 +20,7 @@ __all__ = [
     "Generator",
     "Pending",
     "Sampling",
+    "check",
     "engine_of",
     "load",
     "responses_of",
@@ -76,9 +78,26 @@ def load(name: str, **params: Any) -> Generator:
     """The generator of the back-end `name` with its parameters.
 
     Raises:
-        ConfigError: There is no such back-end, it has no such setting, or needs one that is
-            missing. Further errors as the back-end's own `load`.
+        ConfigError: There is no such back-end, it has no such setting, needs one that is missing,
+            or one is of another type. Further errors as the back-end's own `load`.
     """
+    return _checked(name, params)(**params)
+
+
+def check(name: str, **settings: Any) -> None:
+    """Refuse settings that `load` would refuse for their names or types; loads no model.
+
+    Raises:
+        ConfigError: See `load`.
+        ResourceError: The back-end needs a package that is not installed.
+    """
+    _checked(name, settings, _GIVEN)
+
+
+def _checked(
+    name: str, params: Mapping[str, Any], later: Set[str] = frozenset()
+) -> Callable[..., Generator]:
+    """The back-end's own `load`; it takes these parameters, and others come `later`."""
     if name not in BACKENDS:
         raise ConfigError(
             f"unknown generation back-end {name!r}; allowed: {', '.join(BACKENDS)}",
@@ -94,9 +113,10 @@ def load(name: str, **params: Any) -> Generator:
                 hint="each back-end has settings of its own; leave out those of another",
             )
     for wanted, parameter in parameters.items():
-        if parameter.default is parameter.empty and wanted not in params:
+        if parameter.default is parameter.empty and wanted not in params.keys() | later:
             raise ConfigError(f"the back-end {name!r} needs the setting {wanted!r}")
-    return backend(**params)
+    check_types(backend, {key: params[key] for key in params.keys() - _GIVEN})
+    return backend
 
 
 def engine_of(name: str, params: Mapping[str, Any]) -> str:

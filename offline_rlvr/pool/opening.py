@@ -54,8 +54,7 @@ def refuse_foreign(root: Path) -> None:
     """Refuse a folder that holds anything but a pool or what a killed creation left."""
     if os.path.lexists(root / IDENTITY_NAME):
         return
-    commits = root / COMMIT_FOLDER
-    if commits.is_dir() and any(not p.name.startswith(TMP_PREFIX) for p in commits.iterdir()):
+    if has_commits(root):
         raise DataError(
             f"{root / IDENTITY_NAME} is missing, but the pool has commits",
             hint="restore it from a copy of the pool",
@@ -72,8 +71,17 @@ def refuse_foreign(root: Path) -> None:
         )
 
 
+def has_commits(root: Path) -> bool:
+    """Whether anything was ever committed there: before, a pool may still become another one."""
+    commits = root / COMMIT_FOLDER
+    return commits.is_dir() and any(not p.name.startswith(TMP_PREFIX) for p in commits.iterdir())
+
+
 def prepare(root: Path, identity: dict[str, Any], check: Check) -> Snapshot:
     """Create or continue the pool at `root`; the caller holds its lock.
+
+    A pool without a commit takes the identity that is given: a setting that was found wrong only
+    after the folder was made can be put right there.
 
     Raises:
         IncompatibleError: The pool has another identity; lists each difference.
@@ -82,10 +90,13 @@ def prepare(root: Path, identity: dict[str, Any], check: Check) -> Snapshot:
     """
     make_folder(root / COMMIT_FOLDER)
     make_folder(root / "samples")
+    body = {"schema_version": SCHEMA_VERSION, "identity": identity}
     if not os.path.lexists(root / IDENTITY_NAME):
-        body = {"schema_version": SCHEMA_VERSION, "identity": identity}
         write_file(root / IDENTITY_NAME, seal(body))
     stored, _ = read_identity(root)
+    if not has_commits(root) and differences(stored, identity):
+        write_file(root / IDENTITY_NAME, seal(body), replace=True)
+        stored = identity
     refuse_other(root, stored, identity)
     snapshot = take_snapshot(root, check)
     with writing(root):

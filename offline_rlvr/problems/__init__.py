@@ -13,6 +13,7 @@ from typing import Any
 
 from offline_rlvr.errors import ConfigError
 from offline_rlvr.records import Problem
+from offline_rlvr.settings import check_types
 
 __all__ = ["dedupe", "load", "names", "overlap"]
 
@@ -45,6 +46,7 @@ def load(name: str, **params: Any) -> list[Problem]:
     for wanted, parameter in listed.items():
         if parameter.default is parameter.empty and wanted not in params:
             raise ConfigError(f"problems {name!r} need the parameter {wanted!r}")
+    check_types(source, params)
     return source(**params)
 
 

@@ -126,15 +126,19 @@ def _fill(
     judge: Verifier | None,
     sampling: Sampling,
 ) -> None:
-    """Commit chunk after chunk; where chunks are cut depends on the file alone."""
-    ids, size = source.index.group_ids, config.pool.chunk_groups
+    """Commit chunk after chunk: what a repair took out, then what was never read."""
+    ids, size = np.array(source.index.group_ids, np.int64), config.pool.chunk_groups
+    fresh = int(np.searchsorted(ids, writer.next_group_id))
+    # Groups that were dropped are among these, too; they were counted when they were first read.
+    lost = np.flatnonzero(~np.isin(ids[:fresh], writer.committed_group_ids))
+    parts = [
+        part[first : first + size]
+        for part in (lost.tolist(), range(fresh, len(ids)))
+        for first in range(0, len(part), size)
+    ]
     policy: Policy | None = None
     with Progress("importing", len(ids), "groups") as progress:
-        for first in range(0, len(ids), size):
-            chunk = range(first, min(first + size, len(ids)))
-            progress.update(chunk.stop)
-            if ids[chunk[-1]] < writer.next_group_id:
-                continue
+        for chunk in parts:
             drops: dict[str, int] = {}
             drafts = _kept(source.drafts(chunk, drops), judge, drops)
             if source.columns.logprobs is None and drafts:
@@ -142,7 +146,11 @@ def _fill(
                 drafts = _scored(policy, drafts)
             groups = _judged([source.group(draft) for draft in drafts], drafts, judge)
             verifier_id = GIVEN if judge is None else judge.id
-            writer.append(groups, verifier_id, drops, next_group_id=ids[chunk[-1]] + 1)
+            new = chunk[0] >= fresh
+            if new or groups:
+                after = int(ids[chunk[-1]]) + 1 if new else None
+                writer.append(groups, verifier_id, drops if new else None, next_group_id=after)
+            progress.update(chunk[-1] + 1)
 
 
 def _kept(drafts: list[Draft], judge: Verifier | None, drops: dict[str, int]) -> list[Draft]:

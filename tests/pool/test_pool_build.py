@@ -10,7 +10,7 @@ from offline_rlvr.config import load_config
 from offline_rlvr.errors import ConfigError, IncompatibleError, QualityGateError
 from offline_rlvr.generation import seed_for
 from offline_rlvr.pool import Pool, selection
-from offline_rlvr.pool.build import build_pool
+from offline_rlvr.pool.build import build_pool, dry_run, pilot
 from offline_rlvr.problems import load as load_problems
 
 #: float32 with and without a KV cache, in another batch shape, in nats.
@@ -83,7 +83,7 @@ def test_another_seed_is_another_pool_and_refused_here(small_job, own_pool):
 
 def test_a_used_up_budget_keeps_everything_and_says_how_to_go_on(small_job, small_pool, tmp_path):
     pool = tmp_path / "pool"
-    with pytest.raises(QualityGateError, match=r"of 24 mixed groups .*budget is used up") as caught:
+    with pytest.raises(QualityGateError, match=r"of 24 mixed groups .*groups is used up") as caught:
         build_pool(job(small_job, ("pool.max_sampled_groups", "20")), pool)
     assert caught.value.exit_code == 6
     assert len(Pool.open(pool)) == 20
@@ -157,3 +157,41 @@ def test_killed_again_and_again_the_build_ends_in_the_same_pool(
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output
     assert Pool.open(pool).hash == Pool.open(small_pool).hash
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("generation.name", "vlm", "unknown generation back-end 'vlm'"),
+        ("generation.batch_size", "many", "batch_size is 'many'; it should be a valid integer"),
+        ("generation.batch_size", "1.5", "batch_size is 1.5; it should be a valid integer"),
+        ("generation.tensor_parallel_size", "2", "'hf' has no setting 'tensor_parallel_size'"),
+        ("problems.count", "many", "count is 'many'; it should be a valid integer"),
+        ("problems.seed", "one", "seed is 'one'; it should be a valid integer"),
+    ],
+)
+def test_settings_of_a_part_are_checked_before_a_folder_is_made(
+    small_job, tmp_path, key, value, message
+):
+    config, path = job(small_job, (key, value)), tmp_path / "pool"
+    for attempt in (dry_run, build_pool):
+        with pytest.raises(ConfigError, match=message):
+            attempt(config, path)
+    assert not path.exists()
+
+
+def test_a_pool_without_a_commit_takes_other_settings(small_job, tmp_path):
+    path = tmp_path / "pool"
+    with pytest.raises(ConfigError, match="device"):
+        build_pool(job(small_job, ("model.device", "cuda:99")), path)
+    few = ("pool.mixed_groups", "1"), ("pool.probe_groups", "0"), ("pool.seed", "7")
+    dry_run(job(small_job, *few), path)
+    assert build_pool(job(small_job, *few), path).identity["seed"] == 7
+    with pytest.raises(IncompatibleError, match="seed"):
+        build_pool(job(small_job, *few[:2]), path)
+
+
+def test_a_pilot_of_nothing(small_job, tmp_path):
+    with pytest.raises(ConfigError, match="at least 1"):
+        pilot(job(small_job), tmp_path / "pool", 0)
+    assert not (tmp_path / "pool").exists()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from offline_rlvr.config import load_config
-from offline_rlvr.errors import ConfigError, IncompatibleError
+from offline_rlvr.errors import ConfigError, IncompatibleError, QualityGateError
 from offline_rlvr.pool import Pool
 from offline_rlvr.pool.build import Slice, build_pool, dry_run, pilot
 from offline_rlvr.pool.build.tally import wilson
@@ -40,6 +40,20 @@ def test_two_slices_sample_what_one_builder_does(small_job, small_pool, tmp_path
             assert ours.problem_id == theirs.problem_id
         assert pool.identity["slice"] == [part.index, 2]
         assert bool(pool.drops) == (part.index == 1 and bool(whole.drops)), "counted once"
+
+
+def test_a_slice_may_sample_every_problem_of_its_own(small_job, tmp_path):
+    few = [("problems.count", "8"), ("pool.chunk_groups", "2"), ("pool.mixed_groups", "1000")]
+    path = tmp_path / "p"
+    most = "\n".join(dry_run(job(small_job, *few), path, Slice(2, 2)))
+    assert "of at most 4 sampled" in most
+    with pytest.raises(QualityGateError, match=r"4 groups .of 4 problems.; there are no more"):
+        build_pool(job(small_job, *few), path, Slice(2, 2))
+    assert Pool.open(path).index.group_ids.tolist() == [1, 3, 5, 7]
+    budget = job(small_job, *few, ("pool.max_sampled_groups", "3"))
+    with pytest.raises(QualityGateError, match=r"pool.max_sampled_groups is used up"):
+        build_pool(budget, tmp_path / "q", Slice(2, 2))
+    assert len(Pool.open(tmp_path / "q")) == 2
 
 
 def test_a_slice_is_not_continued_as_another(small_job, tmp_path):

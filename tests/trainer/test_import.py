@@ -13,8 +13,9 @@ from offline_rlvr.config import load_config
 from offline_rlvr.errors import ConfigError, DataError, IncompatibleError
 from offline_rlvr.generation.pretrained import load_tokenizer
 from offline_rlvr.generation.prompt import PromptFormat
-from offline_rlvr.pool import Pool
+from offline_rlvr.pool import Pool, PoolWriter
 from offline_rlvr.pool.export import FORMATS, export
+from offline_rlvr.pool.repair import repair
 from offline_rlvr.trainer.import_pool import import_pool
 from offline_rlvr.trainer.run import train
 
@@ -208,6 +209,32 @@ def test_a_killed_import_goes_on_and_ends_the_same(start, small_job, rows, tmp_p
     write(file, rows[:-1])
     with pytest.raises(IncompatibleError, match=r"problems\.sha256"):
         import_pool(config, file, partial)
+
+
+def test_other_chunks_and_repairs_go_on_where_something_is_missing(
+    small_job, rows, tmp_path, monkeypatch
+):
+    file, pool = write(tmp_path / "dump.jsonl", rows), tmp_path / "pool"
+    small, append = job(small_job, ("pool.chunk_groups", "3")), PoolWriter.append
+
+    def dies(writer, *args, **kwargs):
+        if writer.commit == 2:
+            raise KeyboardInterrupt
+        return append(writer, *args, **kwargs)
+
+    monkeypatch.setattr(PoolWriter, "append", dies)
+    with pytest.raises(KeyboardInterrupt):
+        import_pool(small, file, pool)
+    monkeypatch.setattr(PoolWriter, "append", append)
+    whole = contents(import_pool(small, file, tmp_path / "whole"))
+    other = job(small_job, ("pool.chunk_groups", "4"))
+    assert contents(import_pool(other, file, pool)) == whole
+    damaged = next((pool / "samples").iterdir())
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    assert repair(pool).lost
+    again = import_pool(other, file, pool)
+    assert contents(again) == whole
+    assert import_pool(other, file, pool).commit == again.commit, "nothing is left to do"
 
 
 def test_a_text_as_long_as_the_limit_was_cut(small_job, rows, tmp_path):

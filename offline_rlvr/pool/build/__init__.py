@@ -7,6 +7,7 @@ from pathlib import Path
 
 from offline_rlvr import verifier
 from offline_rlvr.config import Config
+from offline_rlvr.errors import ConfigError
 from offline_rlvr.pool.build.draw import (
     WHOLE,
     Slice,
@@ -18,7 +19,7 @@ from offline_rlvr.pool.build.draw import (
 from offline_rlvr.pool.build.fill import Filler, Throughput
 from offline_rlvr.pool.build.forecast import forecast
 from offline_rlvr.pool.build.tally import Tally
-from offline_rlvr.pool.opening import plain_identity, refuse_other
+from offline_rlvr.pool.opening import has_commits, plain_identity, refuse_other
 from offline_rlvr.pool.reader import Pool
 from offline_rlvr.pool.snapshot import IDENTITY_NAME
 from offline_rlvr.pool.writer import PoolWriter
@@ -52,8 +53,13 @@ def pilot(config: Config, path: Path, groups: int, part: Slice = WHOLE) -> list[
     They are the first groups of the pool: building it continues after them.
 
     Raises:
+        ConfigError: `groups` is below 1.
         OfflineRlvrError: See `build_pool`.
     """
+    if groups < 1:
+        raise ConfigError(
+            f"--pilot is {groups}; it must be at least 1", hint="take e.g. --pilot 64"
+        )
     budget = config.pool.max_sampled_groups
     limit = groups * part.count if budget is None else min(groups * part.count, budget)
     pool = config.pool.model_copy(update={"max_sampled_groups": limit})
@@ -79,7 +85,7 @@ def dry_run(config: Config, path: Path, part: Slice = WHOLE) -> list[str]:
     ]
     stored = Pool.open(path, check="size") if (path / IDENTITY_NAME).exists() else None
     identity = identity_of(config, sampling, draws, part)
-    if stored is not None:
+    if stored is not None and stored.commit:
         refuse_other(path, stored.identity, plain_identity(identity))
     available = len(part.positions(len(draws.problems)))
     return [*lines, *forecast(config, stored, available, part, None)]
@@ -90,7 +96,7 @@ def _fill(config: Config, path: Path, part: Slice) -> tuple[Tally, Throughput]:
     with config.build("verifier", verifier.load) as judge:
         draws = draw(config, judge)
         identity = identity_of(config, sampling, draws, part)
-        if not (path / IDENTITY_NAME).exists():
+        if not has_commits(path):
             identity["overlap"] = overlap_of(config, draws)
         with PoolWriter.create_or_open(path, identity) as writer:
             available = len(part.positions(len(draws.problems)))

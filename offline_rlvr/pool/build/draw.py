@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from offline_rlvr import generation
 from offline_rlvr import problems as problem_sources
 from offline_rlvr.config import Config
 from offline_rlvr.errors import ConfigError, IncompatibleError
@@ -69,6 +70,15 @@ class Slice:
         """This part's share of a goal or budget, rounded up."""
         return -(-whole // self.count)
 
+    def budget(self, whole: int | None, available: int) -> int:
+        """Groups this part may sample: its share of a budget, and no more than its own problems.
+
+        Args:
+            whole: The budget of all parts together, or None.
+            available: Problems of this part.
+        """
+        return available if whole is None else min(self.share(whole), available)
+
 
 #: The only slice.
 WHOLE = Slice()
@@ -110,7 +120,13 @@ def sampling_of(config: Config) -> Sampling:
 
 
 def draw(config: Config, judge: Verifier) -> Draws:
-    """Load, de-duplicate, check and shuffle the problems."""
+    """Load, de-duplicate, check and shuffle the problems.
+
+    Raises:
+        OfflineRlvrError: Of the problems, or settings that the back-end refuses: before the pool
+            gets an identity that names them.
+    """
+    config.build("generation", generation.check)
     tokenizer = load_tokenizer(config.model.name_or_path, config.model.revision)
     prompt = PromptFormat(
         config.prompt.system, config.prompt.user_suffix, config.prompt.chat_template

@@ -27,7 +27,7 @@ def forecast(
     wanted = part.share(config.pool.mixed_groups) + part.share(config.pool.probe_groups)
     k = config.pool.group_size
     if pool is None or not len(pool):
-        most = min(available, part.share(config.pool.max_sampled_groups or available))
+        most = part.budget(config.pool.max_sampled_groups, available)
         tokens = most * k * config.sampling.max_new_tokens
         return [
             f"goal       {wanted} mixed groups of {k} responses, of at most {most} sampled",

@@ -46,7 +46,7 @@ class Tally:
         self.max_unscored = pool.max_unscored
         self.deadline = time.monotonic() + 3600 * (pool.max_hours or math.inf)
         self.available = available
-        self.limit = min(part.share(pool.max_sampled_groups or available), available)
+        self.limit = part.budget(pool.max_sampled_groups, available)
         self.sampled = self.unscored = self.responses = self.tokens = 0
         self.mixed = -part.share(pool.probe_groups)
         if writer.commit:
@@ -115,13 +115,23 @@ class Tally:
         Raises:
             QualityGateError: Problems, groups or hours ran out before the goal.
         """
-        if self.mixed < self.wanted:
-            raise QualityGateError(
-                f"{max(self.mixed, 0)} of {self.wanted} mixed groups after sampling {self.sampled} "
-                f"groups (of {self.available} problems); the budget is used up",
-                hint="raise pool.max_sampled_groups or pool.max_hours, or lower pool.mixed_groups, "
-                "then type the same command again; everything sampled is kept",
-            )
+        if self.mixed >= self.wanted:
+            return
+        again = "then type the same command again; everything sampled is kept"
+        if self._late:
+            reason = "pool.max_hours is used up"
+            way = f"raise it or lower pool.mixed_groups, {again}"
+        elif self.limit < self.available:
+            reason = "pool.max_sampled_groups is used up"
+            way = f"raise it or lower pool.mixed_groups, {again}"
+        else:
+            reason = "there are no more problems"
+            way = f"lower pool.mixed_groups, {again}; more problems make another pool"
+        raise QualityGateError(
+            f"{max(self.mixed, 0)} of {self.wanted} mixed groups after sampling {self.sampled} "
+            f"groups (of {self.available} problems); {reason}",
+            hint=way,
+        )
 
 
 def wilson(hits: int, trials: int) -> tuple[float, float]:

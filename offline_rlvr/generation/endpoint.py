@@ -69,6 +69,17 @@ class Endpoint:
             hint=f"start the server with `{self.start}`, then type the same command again",
         )
 
+    def answers(self) -> bool:
+        """Whether it takes connections and does not call itself broken; a busy one does."""
+        try:
+            with urllib.request.urlopen(self.url + "/health", timeout=self.timeout_s):
+                return True
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code < 500
+        except (OSError, http.client.HTTPException) as error:
+            return isinstance(getattr(error, "reason", error), TimeoutError)
+
     def _once(self, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"}
         if self.api_key is not None:

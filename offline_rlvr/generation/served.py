@@ -21,6 +21,7 @@ class Served:
     """A model on a server.
 
     Attributes:
+        under_way: Prompts that it works on.
         max_model_len: Positions of a prompt with its response; infinity where it does not say.
 
     Raises:
@@ -30,6 +31,7 @@ class Served:
 
     def __init__(self, endpoint: Endpoint, model: str | None):
         self.endpoint = endpoint
+        self.under_way = 0
         cards = {card["id"]: card for card in endpoint.ask("/v1/models").get("data") or []}
         if model not in cards if model is not None else len(cards) != 1:
             raise ConfigError(

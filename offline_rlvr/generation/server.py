@@ -2,7 +2,7 @@
 
     generation:
       name: server
-      url: http://localhost:8000    # or a list: prompts are dealt out in turn
+      url: http://localhost:8000    # or a list: each prompt goes to the one with the least to do
       model: null                   # served name; default: the one that the server has
       concurrency: 64               # prompts under way per server
       timeout_s: 3600               # without an answer; then the build stops, see `Endpoint`
@@ -28,12 +28,13 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from multiprocessing.pool import AsyncResult, ThreadPool
+from threading import Lock
 from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from offline_rlvr.errors import ConfigError, DataError
+from offline_rlvr.errors import ConfigError, DataError, ResourceError
 from offline_rlvr.generation import Answer, Pending
 from offline_rlvr.generation.endpoint import Endpoint
 from offline_rlvr.generation.pretrained import load_tokenizer
@@ -45,6 +46,11 @@ from offline_rlvr.generation.sampling import (
 )
 from offline_rlvr.generation.served import JSON_MINUS_INFINITY, Served
 from offline_rlvr.records import Response
+
+#: Seconds between looks at the servers while an answer is awaited ...
+WATCH_S = 10.0
+#: ... and how many in a row find one silent before it counts as lost.
+SILENT_CHECKS = 3
 
 
 class ServerGenerator:
@@ -76,7 +82,7 @@ class ServerGenerator:
         self._model = model
         self._served: list[Served] = []
         self._threads = ThreadPool(concurrency * len(endpoints))
-        self._dealt = 0
+        self._lock = Lock()
 
     def submit(self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]]) -> Pending:
         """Send the prompts, as many at a time as `concurrency` allows.
@@ -90,23 +96,50 @@ class ServerGenerator:
             for server in served:
                 server.check_logprobs(prompts[0], self.sampling)
             self._served = served
-        results = []
-        for i, (prompt, row) in enumerate(zip(prompts, seeds, strict=True)):
-            server = served[self._dealt % len(served)]
-            self._dealt += 1
-            results.append(
-                self._threads.apply_async(self._sample, (server, i, list(prompt), len(row)))
-            )
-        return partial(_answers, results)
+        results = [
+            self._threads.apply_async(self._sample, (i, list(prompt), len(row)))
+            for i, (prompt, row) in enumerate(zip(prompts, seeds, strict=True))
+        ]
+        return partial(self._answers, results)
 
     def close(self) -> None:
         """Drop the requests under way."""
         self._threads.terminate()
 
-    def _sample(self, server: Served, i: int, prompt: list[int], n: int) -> list[Response]:
+    def _answers(self, results: Sequence["AsyncResult[list[Response]]"]) -> list[Answer]:
+        answers: list[Answer] = []
+        silent = 0
+        for result in results:
+            while not result.ready():
+                result.wait(WATCH_S)
+                # A server that shuts down keeps the connections it has, and never answers them.
+                lost = [
+                    each for each in self._endpoints if not result.ready() and not each.answers()
+                ]
+                silent = silent + 1 if lost else 0
+                if silent >= SILENT_CHECKS:
+                    raise ResourceError(
+                        f"{lost[0].url} no longer answers",
+                        hint=f"start it with `{lost[0].start}`, then type the same command again",
+                    )
+            try:
+                answers.append(result.get())
+            except DataError as error:
+                answers.append(error)
+        return answers
+
+    def _sample(self, i: int, prompt: list[int], n: int) -> list[Response]:
         if not n:
             return []
-        reply = server.complete(prompt, self.sampling, n)
+        # The server with the least to do: a fast one gets more prompts than a slow one.
+        with self._lock:
+            server = min(self._served, key=lambda each: each.under_way)
+            server.under_way += 1
+        try:
+            reply = server.complete(prompt, self.sampling, n)
+        finally:
+            with self._lock:
+                server.under_way -= 1
         choices = reply.get("choices") or []
         if len(choices) != n:
             raise DataError(f"prompt {i}: {len(choices)} of {n} responses came back")
@@ -132,16 +165,6 @@ class ServerGenerator:
         ]
         text = str(self._tokenizer.decode(ids, skip_special_tokens=True))
         return checked_response(i, ids, values, text, self.sampling, None)
-
-
-def _answers(results: Sequence["AsyncResult[list[Response]]"]) -> list[Answer]:
-    answers: list[Answer] = []
-    for result in results:
-        try:
-            answers.append(result.get())
-        except DataError as error:
-            answers.append(error)
-    return answers
 
 
 def load(

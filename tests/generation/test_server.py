@@ -18,6 +18,7 @@ import torch
 
 from offline_rlvr.errors import ConfigError, DataError, IncompatibleError, ResourceError
 from offline_rlvr.generation import Sampling, load, responses_of
+from offline_rlvr.generation import server as backend
 from offline_rlvr.generation.pretrained import load_model, load_tokenizer
 from offline_rlvr.generation.prompt import PromptFormat
 from offline_rlvr.problems import load as load_problems
@@ -125,6 +126,8 @@ class Foreign:
     def answer(self, path, body):
         if path == "/v1/models":
             return {"data": self.models}
+        if path == "/health":
+            return {}
         self.requests.append(body)
         return {"choices": [self.spoil(self.choice(body)) for _ in range(body["n"])]}
 
@@ -384,6 +387,48 @@ def test_a_slow_answer_is_not_asked_for_again(ask):
     assert "generation.timeout_s" in str(caught.value)
     time.sleep(1.5)
     assert [request["n"] for request in foreign.requests] == [1, 1, 2, 2]
+
+
+def test_a_server_that_went_away_is_not_waited_for(ask, monkeypatch):
+    """It keeps the connection that it has, as a server does that shuts down politely."""
+
+    class Leaving(Foreign):
+        gone = threading.Event()
+
+        def answer(self, path, body):
+            if path == "/health" or (body and body["n"] == 2):
+                self.gone.wait(0.0 if body is None else 20.0)
+                raise ConnectionAbortedError
+            return super().answer(path, body)
+
+    monkeypatch.setattr(backend, "WATCH_S", 0.05)
+    foreign = Leaving()
+    with pytest.raises(ResourceError, match="no longer answers") as caught:
+        ask(foreign)
+    assert "vllm serve builtin" in str(caught.value)
+    foreign.gone.set()
+
+
+def test_a_busy_server_is_waited_for_and_the_idle_one_gets_more(serve, monkeypatch):
+    class Slow(Foreign):
+        def choice(self, body):
+            time.sleep(0.2 if body["n"] == 2 else 0.0)
+            return super().choice(body)
+
+    monkeypatch.setattr(backend, "WATCH_S", 0.05)
+    slow, fast = Slow(), Foreign()
+    generator = load(
+        "server",
+        name_or_path="builtin",
+        sampling=Sampling(4),
+        url=[serve(slow), serve(fast)],
+        concurrency=1,
+    )
+    answers = responses_of(generator.submit([[5, 6]] * 12, [[0, 0]] * 12)())
+    assert [len(answer) for answer in answers] == [2] * 12
+    counts = [sum(r["n"] == 2 for r in foreign.requests) for foreign in (slow, fast)]
+    assert counts[1] > counts[0] > 0
+    generator.close()
 
 
 def test_a_refusal_is_passed_on(ask):

@@ -51,7 +51,7 @@ class Filler:
     """Samples, verifies and commits chunks of groups until the tally says enough.
 
     The calling thread samples; one other thread verifies and commits, in draw order. Whatever ends
-    the work, a chunk that was sampled is committed, and one that was not costs nothing but itself.
+    the work, a chunk that was sampled is committed, as long as the disk takes it.
     """
 
     def __init__(

@@ -106,8 +106,8 @@ class Tally:
                 f"({self.unscored / self.responses:.1%}) could not be scored; "
                 f"at most {self.max_unscored:.1%} is allowed (pool.max_unscored)",
                 hint="`offline-rlvr pool stats` shows the reasons; raise pool.max_unscored, or "
-                "correct the verifier, grade what is stored with it (`offline-rlvr pool grade`) and "
-                "type the same command again; everything sampled is kept",
+                "correct the verifier, grade what is stored with it (`offline-rlvr pool grade`) "
+                "and type the same command again; everything sampled is kept",
             )
 
     def check_goal(self) -> None:

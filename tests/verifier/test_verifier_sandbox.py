@@ -83,7 +83,7 @@ v.score([("7", "\\boxed{\\sum_{k=1}^{10^{9}}k^{k}}")])
 """
 SCRIPT = """
 import os, signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
 print("main", flush=True)
 from offline_rlvr.verifier import load
 v = load("math_verify", workers=2).__enter__()

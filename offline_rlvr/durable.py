@@ -61,11 +61,7 @@ def write_file(path: Path, data: bytes | memoryview, *, replace: bool = False) -
     with writing(path):
         try:
             _write_synced(temporary, memoryview(data))
-            if replace:
-                os.replace(temporary, path)
-            else:
-                _publish(temporary, path)
-            sync_folder(path.parent)
+            _install(temporary, path, replace)
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
@@ -87,11 +83,7 @@ def published_file(path: Path, *, replace: bool = False) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
             yield temporary
             _sync(temporary)
-            if replace:
-                os.replace(temporary, path)
-            else:
-                _publish(temporary, path)
-            sync_folder(path.parent)
+            _install(temporary, path, replace)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -171,6 +163,15 @@ def _write_synced(path: Path, data: memoryview) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _install(temporary: Path, path: Path, replace: bool) -> None:
+    """Give a synced file its name, durably."""
+    if replace:
+        os.replace(temporary, path)
+    else:
+        _publish(temporary, path)
+    sync_folder(path.parent)
 
 
 def _publish(temporary: Path, path: Path) -> None:

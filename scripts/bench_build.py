@@ -27,6 +27,7 @@ from offline_rlvr.errors import QualityGateError
 from offline_rlvr.generation.vllm import VLLMGenerator
 from offline_rlvr.pool import Pool
 from offline_rlvr.pool.build import build_pool, sampling_of
+from offline_rlvr.pool.build.fill import generator_of
 
 QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.yaml"
 
@@ -102,18 +103,7 @@ def main() -> None:
             *overrides,
         ],
     )
-    model = config.model
-    shared = Shared(
-        config.build(
-            "generation",
-            generation.load,
-            name_or_path=model.name_or_path,
-            revision=model.revision,
-            dtype=model.dtype,
-            device=model.device,
-            sampling=sampling_of(config),
-        )
-    )
+    shared = Shared(generator_of(config, sampling_of(config)))
     generation.load = lambda *_, **__: shared  # type: ignore[assignment]
     shared.submit([[0]], [[0]])()  # starts the engine
     llm = shared.generator.llm

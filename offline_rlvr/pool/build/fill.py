@@ -40,6 +40,20 @@ class Throughput:
     seconds: float = 0.0
 
 
+def generator_of(config: Config, sampling: Sampling) -> Generator:
+    """The back-end that a config names, with the model that it names."""
+    model = config.model
+    return config.build(
+        "generation",
+        generation.load,
+        name_or_path=model.name_or_path,
+        revision=model.revision,
+        dtype=model.dtype,
+        device=model.device,
+        sampling=sampling,
+    )
+
+
 class _Chunk(NamedTuple):
     """What became of one chunk: positions drawn, and the groups that were committed."""
 
@@ -116,21 +130,9 @@ class Filler:
         self._under_way += len(rows)
         return rows
 
-    def _load_generator(self) -> Generator:
-        model = self.config.model
-        return self.config.build(
-            "generation",
-            generation.load,
-            name_or_path=model.name_or_path,
-            revision=model.revision,
-            dtype=model.dtype,
-            device=model.device,
-            sampling=self.sampling,
-        )
-
     def _submit(self, rows: Sequence[int]) -> Pending:
         if self._generator is None:
-            self._generator = self._load_generator()
+            self._generator = generator_of(self.config, self.sampling)
         pool = self.config.pool
         seeds = [[seed_for(pool.seed, row, i) for i in range(pool.group_size)] for row in rows]
         pending = self._generator.submit([self.draws.prompts[row] for row in rows], seeds)

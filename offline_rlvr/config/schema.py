@@ -171,8 +171,10 @@ class Train(Section):
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     betas: tuple[Momentum, Momentum] = Field(default=(0.9, 0.999), strict=False)
     grad_clip: Annotated[float, Field(gt=0)] | None = 1.0
-    micro_batch_tokens: PositiveInt = Field(
-        default=16384, description="budget of tokens per forward; a micro-batch is whole groups"
+    micro_batch_tokens: PositiveInt | None = Field(
+        default=None,
+        description="budget of tokens per forward; a micro-batch is whole groups; null: chosen "
+        "from the free memory",
     )
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
     seed: int = Field(default=0, description="order of the groups")

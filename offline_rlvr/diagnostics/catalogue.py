@@ -197,6 +197,13 @@ _ENTRIES = (
         "neither",
     ),
     Metric(
+        "train/micro_batch_tokens",
+        "most tokens of a plain forward pass; it halves after running out of memory",
+        "tokens",
+        "linear",
+        "neither",
+    ),
+    Metric(
         "time/update_s",
         "time since the update before, evaluations and checkpoints included",
         "seconds",

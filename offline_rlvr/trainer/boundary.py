@@ -98,9 +98,10 @@ class UpdateBoundary(pl.Callback):
         self.progress.update(update, f"drift {pl_module.drift:.4f} nats/token")
         # An evaluation describes weights that can be loaded again, so it follows a checkpoint.
         if stopping or update % self.checkpoint_every == 0 or self._evaluation_due(update):
-            self.recorder.flush()
-            trainer.save_checkpoint(checkpoints.folder_of(self.folder, update))
-            self._prune(pl_module)
+            with pl_module.phases("checkpoint"):
+                self.recorder.flush()
+                trainer.save_checkpoint(checkpoints.folder_of(self.folder, update))
+                self._prune(pl_module)
         if stopping:
             trainer.should_stop = True
         else:

@@ -32,13 +32,16 @@ from offline_rlvr.progress import Progress
 from offline_rlvr.stream import Plan, check_ledger, make_plan
 from offline_rlvr.stream.data import PoolData, UpdateData, collate
 from offline_rlvr.trainer import checkpoints
+from offline_rlvr.trainer.accumulate import Accumulator
 from offline_rlvr.trainer.anchors import Anchor
 from offline_rlvr.trainer.boundary import StopRequest, UpdateBoundary
 from offline_rlvr.trainer.checkpoints import UpdateCheckpointIO
 from offline_rlvr.trainer.folder import RunFolder
 from offline_rlvr.trainer.initial_scores import InitialScores, cache_folder, scoring_facts
 from offline_rlvr.trainer.loggers import check_logger, load_loggers
+from offline_rlvr.trainer.memory import ModelShape, choose_token_budget
 from offline_rlvr.trainer.module import OfflineModule
+from offline_rlvr.trainer.phases import Phases
 from offline_rlvr.trainer.record import Recorder
 
 #: Sampling settings of a pool that no config can ask for, and that are trained on with a warning.
@@ -189,10 +192,14 @@ def _evaluate(run: RunFolder, evaluator: Evaluator | None, policy: Policy, updat
 
 
 def _module(config: Config, setup: Setup, run: RunFolder, recorder: Recorder) -> OfflineModule:
-    windows = {"reference": config.reference.refresh_every, "old": config.old.refresh_every}
-    initial = InitialScores(
-        scoring_facts(config, setup.pool, setup.plan, setup.sampling), cache_folder()
+    policy = _policy(config, setup)
+    budget = config.train.micro_batch_tokens or choose_token_budget(
+        ModelShape.of(policy.model, policy.causal_lm.config), policy.device, policy.checkpointing
     )
+    accumulator = Accumulator(policy, setup.objective, budget, Phases(policy.device))
+    windows = {"reference": config.reference.refresh_every, "old": config.old.refresh_every}
+    facts = scoring_facts(config, setup.pool, setup.plan, setup.sampling, budget)
+    initial = InitialScores(facts, cache_folder())
     anchors = {
         name: Anchor(name, windows[name], setup.last, run.path / "anchors", initial)
         for name in sorted(setup.objective.anchors)
@@ -200,8 +207,7 @@ def _module(config: Config, setup: Setup, run: RunFolder, recorder: Recorder) ->
     data = UpdateData(setup.pool, setup.plan)
     probe_ids = setup.selected.probe_ids
     probe = collate(setup.pool.read(probe_ids)) if len(probe_ids) else None
-    policy = _policy(config, setup)
-    return OfflineModule(policy, setup.objective, config.train, data, anchors, probe, recorder)
+    return OfflineModule(accumulator, config.train, data, anchors, probe, recorder)
 
 
 def _check_identity(config: Config, pool: Pool, sampling: Sampling) -> None:

@@ -85,7 +85,7 @@ class UpdateBoundary(pl.Callback):
         """Evaluate the base, or make up for an evaluation that the last attempt was killed in."""
         self.stop.listen()
         self.recorder.loggers = trainer.loggers
-        self._evaluate_if_due(pl_module.applied)
+        self._evaluate_if_due(pl_module)
         self.progress.update(pl_module.applied)
         self.progress.restart()
 
@@ -105,15 +105,16 @@ class UpdateBoundary(pl.Callback):
         if stopping:
             trainer.should_stop = True
         else:
-            self._evaluate_if_due(update)
+            self._evaluate_if_due(pl_module)
 
     def _evaluation_due(self, update: int) -> bool:
         regular = self.evaluate_every is not None and update % self.evaluate_every == 0
         return update in (0, self.last) or regular
 
-    def _evaluate_if_due(self, update: int) -> None:
-        if self._evaluation_due(update):
-            self.evaluate(update)
+    def _evaluate_if_due(self, module: OfflineModule) -> None:
+        if self._evaluation_due(module.applied):
+            with module.phases("evaluation"):
+                self.evaluate(module.applied)
 
     def _prune(self, module: OfflineModule) -> None:
         kept = checkpoints.prune(self.folder, self.keep)

@@ -11,7 +11,7 @@ from offline_rlvr.generation.pretrained import folder_of, resolve_device
 from offline_rlvr.policy import micro_batches
 from offline_rlvr.policy.load import fresh_lora
 from offline_rlvr.trainer.memory import ModelShape, choose_token_budget
-from offline_rlvr.trainer.run import Setup, set_up
+from offline_rlvr.trainer.setup import Setup, set_up
 
 GIB = 1 << 30
 

@@ -18,9 +18,10 @@ from offline_rlvr.policy.logprobs import LOGITS_BYTES
 
 #: Bytes per trained float32 weight: its gradient, Adam's two moments.
 BYTES_PER_TRAINED_WEIGHT = 12
-#: Saved hidden-sized tensors per layer and token (norms, projections, residuals), beside the three
-#: of the MLP.
-HIDDEN_TENSORS_PER_LAYER = 10
+#: Tensors per layer and token that the backward pass needs: hidden-sized ones (residuals, norms,
+#: projections, the blocks of the attention), and those of the MLP.
+HIDDEN_TENSORS_PER_LAYER = 16
+MLP_TENSORS_PER_LAYER = 4
 #: Tiles of float32 logits that exist at once: the logits, their gradient, a product.
 TILES = 3
 #: Share of the free memory that is planned with; the rest is for other programs and fragments.
@@ -70,7 +71,7 @@ class ModelShape:
 
     def bytes_per_token(self, checkpointing: bool) -> int:
         """Activations kept for the backward pass, float32."""
-        per_layer = HIDDEN_TENSORS_PER_LAYER * self.hidden + 3 * self.inner
+        per_layer = HIDDEN_TENSORS_PER_LAYER * self.hidden + MLP_TENSORS_PER_LAYER * self.inner
         return 4 * self.layers * (self.hidden if checkpointing else per_layer)
 
 

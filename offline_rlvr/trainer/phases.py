@@ -66,6 +66,11 @@ class Phases:
             self._switch()
             self._open.pop()
 
+    @property
+    def seconds(self) -> float:
+        """Of all phases."""
+        return sum(usage.seconds for usage in self.usage.values())
+
     def _switch(self) -> None:
         """Book what has passed since the last switch on the innermost open phase."""
         if self.device.type == "cuda":

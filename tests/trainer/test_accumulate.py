@@ -42,7 +42,7 @@ def accumulate(policy, name, groups, budget):
     objective = objectives.load(name, **OBJECTIVES[name])
     policy.zero_grad()
     accumulator = Accumulator(policy, objective, budget, Phases(policy.device))
-    anchors = {which: groups.behavior_logprobs for which in objective.anchors}
+    anchors = dict.fromkeys(objective.anchors, groups.behavior_logprobs)
     done = accumulator.add_gradients(1, groups, groups.totals, anchors, entropy=True)
     gradient = torch.cat([p.grad.flatten() for p in policy.parameters()])
     rows = {int(g): r["s"][i] for ids, r in done.records for i, g in enumerate(ids)}
@@ -64,9 +64,7 @@ def passes(policy, monkeypatch):
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_groups_too_long_for_a_forward_pass_give_the_same_update(
-    name, groups, policy, monkeypatch
-):
+def test_groups_too_long_for_a_forward_pass_give_the_same_update(name, groups, policy, monkeypatch):
     size = groups.prompt_lengths + groups.response_lengths.sum(1)
     whole = accumulate(policy, name, groups, int(size.sum()))
     seen = passes(policy, monkeypatch)

@@ -57,7 +57,7 @@ def scoring_facts(
         "pool": pool.hash,
         "plan": plan.hash,
         "model": pool.identity["model"]["fingerprint"],
-        "dtype": config.model.dtype,
+        "dtype": config.model.learner_dtype,
         "lora": config.model.lora.model_dump() if config.model.lora else None,
         "seed": config.train.seed,
         "temperature": sampling.temperature,

@@ -176,8 +176,7 @@ def _policy(config: Config, setup: Setup) -> Policy:
     return load_policy(
         model.name_or_path,
         revision=model.revision,
-        # Weights that are trained are float32: a step of 1e-6 is lost in bfloat16.
-        dtype=model.dtype if model.lora else "float32",
+        dtype=model.learner_dtype,
         device=model.device,
         lora=model.lora.model_dump() if model.lora else None,
         temperature=setup.sampling.temperature,

@@ -5,7 +5,7 @@ turns. The builder is timed from its first submission to its last commit, verifi
 included; bare `LLM.generate` gets all prompts at once. Also prints verdicts/s of the verifier alone
 and the pool's size per token.
 
-    .venv/bin/python scripts/bench_build.py [CONFIG] [--groups 512] [--repetitions 3]
+    scripts/bench_build [CONFIG] [--groups 512] [--repetitions 3] [--json FILE]
         [--section.key value ...]
 
 The default config is the quickstart's; two minutes on two CPU cores. There the verifier's processes
@@ -21,6 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import result
+
 from offline_rlvr import generation, verifier
 from offline_rlvr.config import load_config
 from offline_rlvr.errors import QualityGateError
@@ -29,7 +31,7 @@ from offline_rlvr.pool import Pool
 from offline_rlvr.pool.build import build_pool, sampling_of
 from offline_rlvr.pool.build.fill import generator_of
 
-QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.yaml"
+QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 
 
 class Shared:
@@ -90,6 +92,7 @@ def main() -> None:
     parser.add_argument("config", nargs="?", type=Path, default=QUICKSTART)
     parser.add_argument("--groups", type=int, default=512)
     parser.add_argument("--repetitions", type=int, default=3)
+    result.add_option(parser)
     arguments, rest = parser.parse_known_args()
     overrides = [
         (key.removeprefix("--"), value) for key, value in zip(rest[::2], rest[1::2], strict=True)
@@ -124,11 +127,17 @@ def main() -> None:
                 )
             size = sum(file.stat().st_size for file in pool.path.rglob("*") if file.is_file())
             ratio = statistics.median(builder) / statistics.median(alone)
-            print(f"builder / LLM.generate: {ratio:.3f} (medians of {arguments.repetitions})")
-            print(f"verdicts/s, verifier alone: {verdicts_per_second(config, pool):.0f}")
-            print(f"MB per million response tokens: {size / tokens:.1f}")
+            figures = {
+                "builder_vs_generate": ratio,
+                "builder_tokens_per_s": statistics.median(builder),
+                "verdicts_per_s": verdicts_per_second(config, pool),
+                "mb_per_million_tokens": size / tokens,
+            }
     finally:
         shared.generator.close()
+    rows = [[name, f"{value:.4g}"] for name, value in figures.items()]
+    result.table(f"medians of {arguments.repetitions}", ["", "value"], rows)
+    result.finish(figures, arguments.json)
 
 
 if __name__ == "__main__":

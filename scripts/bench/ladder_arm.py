@@ -91,9 +91,7 @@ def main() -> None:
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast(work.device, torch.bfloat16, enabled=mixed):
             logprobs = score(policy, batch)
-        tokens = TokenBatch(
-            logprobs, batch.behavior_logprobs, batch.rewards, batch.response_mask
-        )
+        tokens = TokenBatch(logprobs, batch.behavior_logprobs, batch.rewards, batch.response_mask)
         objective(tokens, batch.totals).loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, config.train.grad_clip)
         optimizer.step()

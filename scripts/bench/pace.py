@@ -29,7 +29,9 @@ class Pace:
 
     def wait(self, seconds: float, **facts: Any) -> None:
         """Report an update, and return when the next one shall start; ends the process at last."""
-        self._reports.write(json.dumps({"seconds": seconds, "rss": peak_rss(), **facts}) + "\n")
+        self._reports.write(
+            json.dumps({"seconds": seconds, "rss": resident("VmHWM"), **facts}) + "\n"
+        )
         self._reports.flush()
         if not os.read(0, 1):
             os._exit(0)  # nothing of an arm is kept: its files lie in a temporary folder
@@ -105,7 +107,7 @@ def take_turns(arms: Sequence[Arm], updates: int) -> None:
             arm.update()
 
 
-def peak_rss() -> int:
-    """Bytes: the most memory this process has held (VmHWM)."""
+def resident(field: str) -> int:
+    """Bytes this process holds (VmRSS), or the most it has held (VmHWM)."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(field))

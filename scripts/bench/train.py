@@ -173,7 +173,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--warm-up", type=int, default=2, help="updates before them, at least 1")
     parser.add_argument("--trial-updates", type=int, default=1, help="to choose TRL's setting")
     parser.add_argument("--ladder-updates", type=int, default=3)
-    parser.add_argument("--trl-batches", default="4,8,16", help="per device; what divides an update")
+    parser.add_argument(
+        "--trl-batches", default="4,8,16", help="per device; what divides an update"
+    )
     parser.add_argument("--trl-python", type=Path, default=TRL_PYTHON)
     result.add_option(parser)
     options = parser.parse_args()

@@ -133,7 +133,9 @@ def main() -> None:
                 shuffle_dataset=False,
                 use_vllm=False,
                 temperature=1.0,
-                max_completion_length=max(len(i) for g in pool.values() for i in g["response_token_ids"]),
+                max_completion_length=max(
+                    len(i) for g in pool.values() for i in g["response_token_ids"]
+                ),
                 loss_type="dapo",
                 epsilon=0.2,
                 beta=0.0,

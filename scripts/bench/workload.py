@@ -70,7 +70,9 @@ class Workload:
     @property
     def response_range(self) -> str:
         """For a table."""
-        return f"{self.groups} x {self.responses}, P {self.prompt}, R {self.shortest}-{self.longest}"
+        return (
+            f"{self.groups} x {self.responses}, P {self.prompt}, R {self.shortest}-{self.longest}"
+        )
 
 
 PRESETS = {

@@ -2,8 +2,8 @@
 
     scripts/bench_overhead [--preset cpu|cuda|tiny] [--updates 6] [--json FILE]
 
-Whole updates of `offline-rlvr train` on the workload of `bench_train`, with the trainer's own phases
-measured: the loss, metrics, ledger, response rows, reading and Lightning itself are all overhead.
+Whole updates of `offline-rlvr train` on the workload of `bench_train`, with the trainer's own
+phases measured: loss, metrics, ledger, response rows, reading and Lightning itself are overhead.
 """
 
 import argparse

@@ -3,10 +3,10 @@
     scripts/bench_pool [--groups 400] [--tokens 1024] [--responses 8] [--cache 16] [--json FILE]
 
 Builds both pools in a temporary folder with the real writer, then does in a fresh process for each
-what a training does: opening, selecting, streaming in plan order. Prints response tokens per second,
-and how far the peak memory rises above where it stood after the same work on a tiny pool; what grows
-with the pool is the index alone, and it is shown per group. Then the package's trainer does some
-updates of `bench_train`'s workload, whose tokens per second are to be far fewer.
+what a training does: opening, selecting, streaming in plan order. Prints response tokens per
+second, and how far the peak memory rises above where it stood after the same work on a tiny pool;
+what grows with the pool is the index alone, and it is shown per group. Then the package's trainer
+does some updates of `bench_train`'s workload, whose tokens per second are to be far fewer.
 """
 
 import argparse
@@ -159,8 +159,14 @@ def main() -> None:
         "reading",
         ["pool", "groups", "decoded MiB", "peak MiB", "index B/group", "tokens/s"],
         [
-            [name, row["groups"], f"{row['decoded_mib']:.1f}", f"{row['peak_mib']:.1f}"]
-            + [f"{row['index_bytes_per_group']:.0f}", f"{row['tokens_per_s']:,.0f}"]
+            [
+                name,
+                row["groups"],
+                f"{row['decoded_mib']:.1f}",
+                f"{row['peak_mib']:.1f}",
+                f"{row['index_bytes_per_group']:.0f}",
+                f"{row['tokens_per_s']:,.0f}",
+            ]
             for name, row in found.items()
         ],
     )

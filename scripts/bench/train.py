@@ -156,8 +156,12 @@ def show(title: str, rows: dict[str, dict[str, float]]) -> None:
         title,
         ["", "s/update", "from", "to", "ratio", "peak GiB"],
         [
-            [name, f"{row['median_s']:.3f}", f"{row['least_s']:.3f}", f"{row['most_s']:.3f}"]
-            + [f"{row['median_s'] / last['median_s']:.2f}", f"{row['peak_bytes'] / 2**30:.2f}"]
+            [
+                name,
+                *(f"{row[key]:.3f}" for key in ("median_s", "least_s", "most_s")),
+                f"{row['median_s'] / last['median_s']:.2f}",
+                f"{row['peak_bytes'] / 2**30:.2f}",
+            ]
             for name, row in rows.items()
         ],
     )

@@ -17,6 +17,8 @@ from torch.autograd.function import once_differentiable
 
 #: Memory for one tile of float32 logits. 256 MiB hold 1,365 tokens of a 49k vocabulary.
 LOGITS_BYTES = 256 * 2**20
+#: On a CPU a tile is worked on in pieces that its cache holds, which need no memory of their own.
+CACHE_BYTES = 4 * 2**20
 
 
 class Head(NamedTuple):
@@ -72,6 +74,11 @@ def _tiles(count: int, tile: int) -> list[slice]:
     return [slice(*pair) for pair in pairwise(ends)]
 
 
+def _pieces(z: Tensor) -> list[slice]:
+    """Rows of a tile that are worked on at once."""
+    return _tiles(len(z), len(z) if z.is_cuda else max(1, CACHE_BYTES // (4 * z.shape[1])))
+
+
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, head: Head) -> Tensor:
     if hidden.is_cuda and hidden.dtype != torch.float32:
         # What the product sums in float32 stays float32: rounded logits cost 0.01 nats.
@@ -92,11 +99,14 @@ class _Selected(torch.autograd.Function):
         selected, norms, entropies, kept = [], [], [], []
         for rows in tiles:
             z = _logits(hidden[rows], weight, bias, head)
-            norm = z.logsumexp(-1)
-            selected.append(z.gather(1, targets[rows, None])[:, 0] - norm)
-            norms.append(norm)
-            if entropy:
-                entropies.append(norm - ((z - norm[:, None]).exp_() * z).sum(-1))
+            for piece in _pieces(z):
+                part, at = z[piece], targets[rows][piece, None]
+                norm = part.logsumexp(-1)
+                selected.append(part.gather(1, at)[:, 0] - norm)
+                norms.append(norm)
+                if entropy:
+                    mean = (part - norm[:, None]).exp_().mul_(part).sum(-1)
+                    entropies.append(norm - mean)
             if len(tiles) == 1:
                 kept.append(z)  # within the budget: no need to make it again
         ctx.head, ctx.tiles = head, tiles
@@ -118,13 +128,11 @@ class _Selected(torch.autograd.Function):
         for rows in ctx.tiles:
             z = kept[0] if kept else _logits(hidden[rows], weight, bias, head)
             scale = (grad[rows] / head.temperature)[:, None]
-            dz = (z - norms[rows, None]).exp_().mul_(-scale)
-            dz.scatter_add_(1, targets[rows, None], scale)
-            if head.softcap is not None:  # d tanh(x) = 1 - tanh(x)^2
-                dz *= 1 - (z * (head.temperature / head.softcap)) ** 2
+            for piece in _pieces(z):
+                _to_gradient(z[piece], norms[rows][piece], targets[rows][piece], scale[piece], head)
             if grad_bias is not None:
-                grad_bias += dz.sum(0)
-            dz = dz.to(weight.dtype)
+                grad_bias += z.sum(0)
+            dz = z.to(weight.dtype)
             if grad_hidden is not None:
                 torch.mm(dz, weight, out=grad_hidden[rows])
             if needs_weight:
@@ -132,6 +140,15 @@ class _Selected(torch.autograd.Function):
         grad_weight = grad_weight if grad_weight is None else grad_weight.to(weight.dtype)
         grad_bias = grad_bias if grad_bias is None else grad_bias.to(bias.dtype)
         return grad_hidden, grad_weight, grad_bias, None, None, None, None
+
+
+def _to_gradient(z: Tensor, norms: Tensor, targets: Tensor, scale: Tensor, head: Head) -> None:
+    """Logits become the gradient with respect to what came before temperature and cap, in place."""
+    dz = (z - norms[:, None]).exp_().mul_(-scale)
+    dz.scatter_add_(1, targets[:, None], scale)
+    if head.softcap is not None:  # d tanh(x) = 1 - tanh(x)^2
+        dz *= 1 - (z * (head.temperature / head.softcap)) ** 2
+    z.copy_(dz)
 
 
 def _add_product(total: Tensor | None, dz: Tensor, hidden: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from offline_rlvr.policy import logprobs
 from offline_rlvr.policy.logprobs import Head, selected_logprobs
 
 TOLERANCE = 1e-5
@@ -42,6 +43,21 @@ def test_equals_brute_force(inputs, tile, softcap, temperature, biased):
     coefficients = torch.randn(COUNT)
     grads = [torch.autograd.grad((x * coefficients).sum(), leaves) for x in (ours, theirs)]
     for a, b in zip(*grads, strict=True):
+        torch.testing.assert_close(a, b, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize("softcap", [None, 3.0])
+def test_pieces_of_a_tile_change_nothing(inputs, softcap, monkeypatch):
+    hidden, weight, bias, targets = inputs
+    head = Head(weight, bias, 0.7, softcap)
+
+    def numbers():
+        out, entropy = selected_logprobs(hidden, head, targets, True, 12)
+        return out, entropy, *torch.autograd.grad(out.sum(), [hidden, weight, bias])
+
+    whole = numbers()
+    monkeypatch.setattr(logprobs, "CACHE_BYTES", 4 * VOCABULARY * 5)
+    for a, b in zip(whole, numbers(), strict=True):
         torch.testing.assert_close(a, b, atol=TOLERANCE, rtol=TOLERANCE)
 
 

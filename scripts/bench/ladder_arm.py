@@ -99,9 +99,9 @@ def main() -> None:
         if work.device == "cuda":
             torch.cuda.synchronize()
             facts["cuda"] = torch.cuda.max_memory_allocated()
-        seconds = pace.stop()
+        update = pace.stop()
         off = (logprobs.detach() - batch.behavior_logprobs)[batch.response_mask].abs().max()
-        pace.wait(seconds, logprob_diff=float(off), **facts)
+        pace.wait(update, logprob_diff=float(off), **facts)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Speed and memory of a training update: ours against TRL's GRPOTrainer on the same stored pool.
 
-    scripts/bench_train [--preset cpu|cuda|tiny] [--arms ours,trl,ladder,reference] [--json FILE]
+    scripts/bench_train [--preset cpu|cuda|tiny] [--arms ours,trl,control,ladder,reference]
+        [--json FILE]
 
 Random weights of SmolLM2-135M's shape, random tokens in a real pool, GRPO without KL, whole updates
 of `offline-rlvr train` and of TRL 1.16. First both must compute equal log-probs and gradients. Then
@@ -27,7 +28,7 @@ from pace import Arm, take_turns
 
 HERE = Path(__file__).parent
 TRL_PYTHON = HERE.parents[1] / ".venv-trl/bin/python"
-ARMS = ("ours", "trl", "ladder", "reference")
+ARMS = ("ours", "trl", "control", "ladder", "reference")
 #: What the anchor costs is measured with the package's default penalty.
 KL_COEF = 0.01
 
@@ -119,6 +120,7 @@ class Bench:
             "median_s": statistics.median(seconds),
             "least_s": min(seconds),
             "most_s": max(seconds),
+            "cpu_s": statistics.median(r["cpu_s"] for r in arm.reports[self.warm_up :]),
             "peak_bytes": arm.memory,
         }
 
@@ -154,11 +156,11 @@ def show(title: str, rows: dict[str, dict[str, float]]) -> None:
     last = list(rows.values())[-1]
     result.table(
         title,
-        ["", "s/update", "from", "to", "ratio", "peak GiB"],
+        ["", "s/update", "from", "to", "CPU s", "ratio", "peak GiB"],
         [
             [
                 name,
-                *(f"{row[key]:.3f}" for key in ("median_s", "least_s", "most_s")),
+                *(f"{row[key]:.3f}" for key in ("median_s", "least_s", "most_s", "cpu_s")),
                 f"{row['median_s'] / last['median_s']:.2f}",
                 f"{row['peak_bytes'] / 2**30:.2f}",
             ]
@@ -188,7 +190,7 @@ def parsed() -> argparse.Namespace:
     if "trl" in options.arms and not options.trl_python.exists():
         parser.error(
             f"there is no {options.trl_python}: scripts/bench_train makes it; or leave TRL out "
-            "with --arms ours,ladder,reference"
+            "with --arms ours,control,ladder,reference"
         )
     return options
 
@@ -205,13 +207,16 @@ def main() -> None:
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(options, Path(folder))
-        ragged, control = bench.folder / "ragged", bench.folder / "control"
-        for place, sizes in ((ragged, work), (control, equal)):
+        ragged = bench.folder / "ragged"
+        cases = {ragged: work}
+        if "control" in options.arms:
+            cases[bench.folder / "control"] = equal
+        for place, sizes in cases.items():
             workload.prepare(place, sizes, options.warm_up + options.updates)
         if "trl" in options.arms:
             figures |= bench.gate(ragged)
             print(f"the same numbers: {figures}", flush=True)
-        for place, sizes in ((ragged, work), (control, equal)):
+        for place, sizes in cases.items():
             figures[place.name] = bench.versus(place)
             show(f"{place.name}: {sizes.response_range}", figures[place.name]["arms"])
         if "ladder" in options.arms:
@@ -223,7 +228,8 @@ def main() -> None:
     if "trl" in options.arms:
         figures["speedup_vs_trl"] = figures["ragged"]["speedup"]
         figures["memory_vs_trl"] = figures["ragged"]["memory"]
-        figures["control_speedup"] = figures["control"]["speedup"]
+        if "control" in options.arms:
+            figures["control_speedup"] = figures["control"]["speedup"]
     single = {name: value for name, value in figures.items() if isinstance(value, float)}
     result.table("in all", ["", "value"], [[n, f"{v:.6g}"] for n, v in single.items()])
     result.finish(figures, options.json)

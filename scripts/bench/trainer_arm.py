@@ -52,7 +52,7 @@ class PacedLogger(Logger):
         policy = self.module.policy
         if policy.device.type == "cuda":
             torch.cuda.synchronize()
-        seconds = self.pace.stop()
+        update = self.pace.stop()
         if self.dump:
             grads = {n: p.grad for n, p in policy.causal_lm.named_parameters()}
             save_file({n: g.float().contiguous() for n, g in grads.items()}, self.dump)
@@ -65,7 +65,7 @@ class PacedLogger(Logger):
         facts["floor"] = flops(policy.causal_lm, batch) / gemm_rate(policy.causal_lm, batch, dtype)
         usage = self.module.phases.usage
         facts["phases"] = {name: used.seconds for name, used in usage.items()}
-        self.pace.wait(seconds, **facts)
+        self.pace.wait(update, **facts)
         usage.clear()
 
     def log_hyperparams(self, params: Any, *_: Any, **__: Any) -> None:

@@ -55,10 +55,10 @@ class Paced(TrainerCallback):
         facts = {"threads": torch.get_num_threads()}
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        seconds = self.pace.stop()
+        update = self.pace.stop()
         if torch.cuda.is_available():
             facts["cuda"] = torch.cuda.max_memory_allocated()
-        self.pace.wait(seconds, **facts)
+        self.pace.wait(update, **facts)
 
 
 class Recorded(GRPOTrainer):

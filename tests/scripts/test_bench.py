@@ -32,7 +32,7 @@ def bench(name, folder, *arguments):
 
 def test_training_alone(tmp_path):
     short = ["--preset", "tiny", "--updates", "2", "--ladder-updates", "1"]
-    figures, output = bench("train", tmp_path, *short, "--arms", "ours,ladder,reference")
+    figures, output = bench("train", tmp_path, *short, "--arms", "ours,control,ladder,reference")
     assert "speedup_vs_trl" not in figures
     assert figures["floor_ratio"] > 0
     assert 0.5 < figures["memory_with_reference"] < 2
@@ -49,7 +49,7 @@ def test_training_alone(tmp_path):
 @pytest.mark.skipif(not TRL_PYTHON.exists(), reason="scripts/bench_train makes .venv-trl")
 def test_training_against_trl(tmp_path):
     short = ["--preset", "tiny", "--updates", "2", "--trl-batches", "4"]
-    figures, _ = bench("train", tmp_path, *short, "--arms", "ours,trl")
+    figures, _ = bench("train", tmp_path, *short, "--arms", "ours,trl,control")
     assert figures["logprob_max_diff"] < 1e-4
     assert figures["gradient_cosine"] > 0.9999
     assert figures["gradient_norm_ratio"] == pytest.approx(1, abs=1e-3)
@@ -59,7 +59,7 @@ def test_training_against_trl(tmp_path):
 
 
 def test_trl_that_is_not_installed_is_said(tmp_path):
-    with pytest.raises(AssertionError, match="--arms ours,ladder,reference"):
+    with pytest.raises(AssertionError, match="--arms ours,control,ladder,reference"):
         bench("train", tmp_path, "--trl-python", "/nowhere/python")
 
 

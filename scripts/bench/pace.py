@@ -21,21 +21,24 @@ class Pace:
     def __init__(self) -> None:
         self._reports = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)  # what libraries print goes to the log
-        self._started = time.perf_counter()
+        self._start()
 
-    def stop(self) -> float:
-        """Seconds of the update that has just ended."""
-        return time.perf_counter() - self._started
+    def _start(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
 
-    def wait(self, seconds: float, **facts: Any) -> None:
+    def stop(self) -> dict[str, float]:
+        """Of the update that has just ended: seconds, and CPU seconds of all threads."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        return {"seconds": wall - self._wall, "cpu_s": cpu - self._cpu}
+
+    def wait(self, update: dict[str, float], **facts: Any) -> None:
         """Report an update, and return when the next one shall start; ends the process at last."""
-        self._reports.write(
-            json.dumps({"seconds": seconds, "rss": resident("VmHWM"), **facts}) + "\n"
-        )
+        report = {**update, "rss": resident("VmHWM"), **facts}
+        self._reports.write(json.dumps(report) + "\n")
         self._reports.flush()
         if not os.read(0, 1):
             os._exit(0)  # nothing of an arm is kept: its files lie in a temporary folder
-        self._started = time.perf_counter()
+        self._start()
 
 
 class Arm:

@@ -30,6 +30,7 @@ def bench(name, folder, *arguments):
     return figures, process.stdout
 
 
+@pytest.mark.slow
 def test_training_alone(tmp_path):
     short = ["--preset", "tiny", "--updates", "2", "--ladder-updates", "1"]
     figures, output = bench("train", tmp_path, *short, "--arms", "ours,control,ladder,reference")
@@ -46,6 +47,7 @@ def test_training_alone(tmp_path):
         assert row["peak_bytes"] > 1 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not TRL_PYTHON.exists(), reason="scripts/bench_train makes .venv-trl")
 def test_training_against_trl(tmp_path):
     short = ["--preset", "tiny", "--updates", "2", "--trl-batches", "4"]

@@ -137,7 +137,9 @@ def train(
             stop=stop,
             progress=stack.enter_context(Progress("updates", setup.last, "updates")),
         )
-        io = UpdateCheckpointIO(lambda folder: save_policy(module.policy, folder, tokenizer))
+        io = UpdateCheckpointIO(
+            lambda folder: save_policy(module.policy, folder, tokenizer), recorder.ledger
+        )
         trainer = _lightning(config, run, module.policy, boundary, io, loggers)
         if newest and applied >= setup.last:
             print(f"{applied} updates are applied already, {setup.last} were asked for")
@@ -168,9 +170,10 @@ def _run_folder(config: Config, path: Path, setup: Setup) -> RunFolder:
 def _where_it_stopped(run: RunFolder, setup: Setup, recorder: Recorder) -> tuple[Path | None, int]:
     """The newest whole checkpoint and its update; journals are cut back to it."""
     newest = checkpoints.newest(run.checkpoints, print)
-    applied = checkpoints.read_state(newest)["applied"] if newest else 0
+    state = checkpoints.read_state(newest) if newest else {"applied": 0, "ledger": None}
+    applied = state["applied"]
     again = recorder.rewind(applied)
-    check_ledger(setup.plan, recorder.ledger.rows(), applied)
+    check_ledger(setup.plan, recorder.ledger.rows(), applied, state["ledger"])
     if again or 0 < applied < setup.last:
         print(f"continuing after update {applied}" + (f"; {again} to do again" if again else ""))
     return newest, applied

@@ -100,7 +100,7 @@ class UpdateBoundary(pl.Callback):
         if stopping or update % self.checkpoint_every == 0 or self._evaluation_due(update):
             self.recorder.flush()
             trainer.save_checkpoint(checkpoints.folder_of(self.folder, update))
-            self._prune(pl_module)
+            self.prune(pl_module)
         if stopping:
             trainer.should_stop = True
         else:
@@ -114,7 +114,8 @@ class UpdateBoundary(pl.Callback):
         if self._evaluation_due(update):
             self.evaluate(update)
 
-    def _prune(self, module: OfflineModule) -> None:
+    def prune(self, module: OfflineModule) -> None:
+        """Remove checkpoints beyond `keep`, and anchor tables that none of those left names."""
         kept = checkpoints.prune(self.folder, self.keep)
         states = [checkpoints.read_state(folder)["anchors"] for folder in kept]
         for name, anchor in module.anchors.items():

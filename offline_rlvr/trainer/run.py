@@ -143,6 +143,7 @@ def train(
         trainer = _lightning(config, run, module.policy, boundary, io, loggers)
         if newest and applied >= setup.last:
             print(f"{applied} updates are applied already, {setup.last} were asked for")
+            boundary.prune(module)  # the last attempt may have ended before it did
             _evaluate(run, evaluator, module.policy, 0)
             load_weights(module.policy, newest / "model")
             _evaluate(run, evaluator, module.policy, applied)

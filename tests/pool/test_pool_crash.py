@@ -15,7 +15,7 @@ import pytest
 from offline_rlvr.errors import BusyError, DataError, ResourceError
 from offline_rlvr.pool import Pool, PoolWriter
 
-DRIVER = Path(__file__).with_name("crash_driver.py")
+DRIVER = Path(__file__).parents[1] / "faults/crash/building.py"
 
 
 def drive(mode: str, folder: Path) -> dict:

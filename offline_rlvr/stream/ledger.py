@@ -34,7 +34,7 @@ def check_ledger(
         update = row["update"]
         if update != expected:
             raise DataError(f"the ledger has update {update} where update {expected} belongs")
-        if tuple(row.get("group_ids", ())) != plan.groups(update):
+        if row.get("group_ids") != list(plan.groups(update)):
             raise DataError(f"the ledger's update {update} did not train the groups of the plan")
     if len(rows) < applied:
         raise DataError(

@@ -55,8 +55,7 @@ class Anchor:
 
     def window(self, update: int) -> range:
         """Updates that share the anchor of `update`."""
-        first = (update - 1) // self.refresh_every * self.refresh_every + 1
-        return range(first, min(first + self.refresh_every, self.last + 1))
+        return windows_of(self.refresh_every, self.last)[(update - 1) // self.refresh_every]
 
     def ready(self, update: int) -> bool:
         """Whether the table of this update's window is loaded."""
@@ -115,6 +114,12 @@ class Anchor:
 
     def _path(self, first: int) -> Path:
         return path_of(self.folder, self.name, first)
+
+
+def windows_of(refresh_every: int | None, last: int) -> list[range]:
+    """The updates that share a table, window by window; None: one window over the whole run."""
+    length = refresh_every or last
+    return [range(first, min(first + length, last + 1)) for first in range(1, last + 1, length)]
 
 
 def path_of(folder: Path, name: str, first: int) -> Path:

@@ -12,6 +12,7 @@ from offline_rlvr.config import Config
 from offline_rlvr.generation.pretrained import folder_of
 from offline_rlvr.policy import micro_batches
 from offline_rlvr.trainer.run import Setup, set_up
+from offline_rlvr.trainer.space import MOMENTS, disk_need
 
 GIB = 1 << 30
 #: Bytes per trained float32 weight: itself, its gradient, Adam's two moments.
@@ -53,7 +54,14 @@ def estimate(config: Config, pool_path: Path) -> list[str]:
         lines.append(
             f"{name:13} {'fixed' if window is None else f'refreshed every {window} updates'}"
         )
-    return [*setup.warnings, *lines, *_memory(config, min(budget, int(tokens.max())))]
+    memory, weights = _memory(config, min(budget, int(tokens.max())))
+    lines.append(memory)
+    if config.model.lora is None:  # an adapter's size is known once it is made
+        width = 4 if config.model.dtype == "float32" else 2
+        sizes = (weights * width, MOMENTS * weights * width)
+        need = disk_need(config, setup.objective, setup.pool, plan, last, sizes)
+        lines.append(f"disk          {need}")
+    return [*setup.warnings, *lines]
 
 
 def _lengths(setup: Setup) -> list[list[tuple[int, list[int]]]]:
@@ -70,7 +78,8 @@ def _lengths(setup: Setup) -> list[list[tuple[int, list[int]]]]:
     ]
 
 
-def _memory(config: Config, tokens: int) -> list[str]:
+def _memory(config: Config, tokens: int) -> tuple[str, int]:
+    """A line about memory, and the number of weights."""
     folder = folder_of(config.model.name_or_path, config.model.revision)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
@@ -86,7 +95,8 @@ def _memory(config: Config, tokens: int) -> list[str]:
     states = weights * (BYTES_PER_TRAINED_WEIGHT if config.model.lora is None else 4)
     activations = 4 * tokens * layers * per_layer
     what = "weights, gradients, optimizer" if config.model.lora is None else "weights (LoRA)"
-    return [
+    line = (
         f"memory        about {(states + activations) / GIB:.2f} GiB: {what} {states / GIB:.2f}, "
-        f"activations of one micro-batch {activations / GIB:.2f} (float32)",
-    ]
+        f"activations of one micro-batch {activations / GIB:.2f} (float32)"
+    )
+    return line, weights

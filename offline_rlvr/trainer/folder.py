@@ -28,8 +28,15 @@ MAY_CHANGE = {
     "model.device",
     "logger",
 }
-#: Parts of `run.json` that a run cannot be continued without.
-REQUIRED = {"plan", "pool", "settings", "sampling"}
+#: What a run cannot be continued or shown without, by part of `run.json`.
+REQUIRED: dict[str, dict[str, type]] = {
+    "plan": {"hash": str, "updates": int, "groups_per_update": int},
+    "pool": {"hash": str, "path": str, "commit": int},
+    "objective": {"name": str},
+    "model": {"name_or_path": str},
+    "settings": {},
+    "sampling": {},
+}
 #: What may be done where `run.json` is damaged.
 RESTORE = "restore it from a copy of the run, or start a new run under another name"
 #: What a start that was stopped before its first update may leave behind.
@@ -138,12 +145,12 @@ class RunFolder:
             raise DataError(f"{path} is not a run: it has no run.json", hint="`ls runs`")
         try:
             facts, _ = read_sealed(path / "run.json", RESTORE)
-            for part in REQUIRED:
+            for part, kinds in REQUIRED.items():
                 if not isinstance(facts[part], dict):
                     raise TypeError(f"{part} is not an object")
-            for part in ("plan", "pool"):
-                if not isinstance(facts[part]["hash"], str):
-                    raise TypeError(f"{part}.hash is not text")
+                for key, kind in kinds.items():
+                    if not isinstance(facts[part][key], kind):
+                        raise TypeError(f"{part}.{key} is not {kind.__name__}")
         except (KeyError, TypeError) as error:
             raise DataError(f"{path / 'run.json'} is damaged: {error}") from error
         return cls(path, facts)
@@ -161,7 +168,8 @@ class RunFolder:
             *read_rows(self.path / "ledger.jsonl"),
             *read_rows(self.path / "ledger.discarded.jsonl"),
         ]
-        return 1 + max((row.get("attempt", 0) for row in rows), default=0)
+        numbers = [row["attempt"] for row in rows if isinstance(row.get("attempt"), int)]
+        return 1 + max(numbers, default=0)
 
     def differences(self, config: Config) -> list[str]:
         """Settings of a config that identify a run and are not this run's."""

@@ -40,6 +40,7 @@ from offline_rlvr.trainer.initial_scores import InitialScores, cache_folder, sco
 from offline_rlvr.trainer.loggers import check_logger, load_loggers
 from offline_rlvr.trainer.module import OfflineModule
 from offline_rlvr.trainer.record import Recorder
+from offline_rlvr.trainer.space import check_space, checkpoint_bytes, disk_need
 
 #: Sampling settings of a pool that no config can ask for, and that are trained on with a warning.
 KNOWINGLY = {("logprobs", RESCORED)}
@@ -148,6 +149,11 @@ def train(
             load_weights(module.policy, newest / "model")
             _evaluate(run, evaluator, module.policy, applied)
         else:
+            sizes = checkpoint_bytes(module.policy)
+            check_space(
+                run.path,
+                disk_need(config, setup.objective, setup.pool, setup.plan, setup.last, sizes),
+            )
             stream = PoolData(setup.pool, setup.plan, applied, setup.last)
             trainer.fit(module, datamodule=stream, ckpt_path=newest)
             if module.applied < setup.last and stop.signal is not None:

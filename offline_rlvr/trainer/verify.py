@@ -85,9 +85,7 @@ def _check_responses(folder: Path, plan: Plan, applied: int, k: int) -> None:
     """Every response of updates 1..applied has one row."""
     columns = ["update", "group_id", "index"]
     try:
-        tables = [
-            pq.read_table(file, columns=columns) for file in folder.glob("updates-*.parquet")
-        ]
+        tables = [pq.read_table(file, columns=columns) for file in folder.glob("updates-*.parquet")]
         table = pa.concat_tables(tables)
         update, group, index = (table.column(name).to_numpy() for name in columns)
     except (OSError, pa.ArrowException, LookupError) as error:

@@ -101,9 +101,7 @@ def nothing(root: Path, acknowledged: int) -> None:
 
 BUILD = Scenario(build, check, files)
 REPAIR = Scenario(repair, nothing, files, damage)
-REPAIR_AFTER_POWER_CUT = Scenario(
-    repair, nothing, files_whatever_the_quarantine_calls_them, damage
-)
+REPAIR_AFTER_POWER_CUT = Scenario(repair, nothing, files_whatever_the_quarantine_calls_them, damage)
 MERGE = Scenario(merge, nothing, files)
 
 

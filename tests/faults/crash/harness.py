@@ -134,9 +134,10 @@ def watch(
         setattr(os, name, wrap(name))
 
     def opened(event: str, args: tuple) -> None:
-        if event == "open" and isinstance(args[0], str) and args[0].startswith(str(folder)):
-            if args[2] & (os.O_WRONLY | os.O_RDWR):
-                before()
+        if event != "open" or not str(args[0]).startswith(str(folder)):
+            return
+        if args[2] & (os.O_WRONLY | os.O_RDWR):
+            before()
 
     sys.addaudithook(opened)
 

@@ -96,7 +96,9 @@ def state(root: Path) -> dict[str, bytes]:
     found["run.json"] = json.dumps(facts).encode()
     for name in ("ledger.jsonl", "metrics.jsonl"):
         rows = [json.loads(line) for line in found[name].splitlines()]
-        kept = [{k: v for k, v in row.items() if k not in ("attempt", "time/update_s")} for row in rows]
+        kept = [
+            {k: v for k, v in row.items() if k not in ("attempt", "time/update_s")} for row in rows
+        ]
         found[name] = json.dumps(kept).encode()
     found.pop("ledger.discarded.jsonl", None)
     return {name: data for name, data in found.items() if not name.startswith(".lock")}

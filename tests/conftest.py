@@ -33,6 +33,16 @@ evaluation:
 """
 
 
+def pytest_collection_modifyitems(config, items):
+    """The soak takes too long for every day: it is left out unless it is asked for."""
+    if "soak" in (config.option.markexpr or ""):
+        return
+    left_out = [item for item in items if item.get_closest_marker("soak")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory):
     """Nothing that a test keeps is found by, or comes from, the user's own runs."""

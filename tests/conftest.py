@@ -51,6 +51,12 @@ def own_cache(tmp_path_factory):
         yield
 
 
+@pytest.fixture
+def soak_seed():
+    """Of what happens at random moments; `SOAK_SEED` sets it, and the soak prints it."""
+    return int(os.environ.get("SOAK_SEED", "0"))
+
+
 @pytest.fixture(scope="session")
 def small_job(tmp_path_factory):
     """The config file of the small job."""

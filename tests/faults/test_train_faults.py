@@ -33,9 +33,9 @@ NO_EVALUATION = ("--evaluation.problems", "null")
 LAST = "checkpoints/update-000006"
 
 
-def drive(mode, folder, step=1, first=1):
+def drive(mode, folder, step):
     done = subprocess.run(
-        [sys.executable, str(DRIVER), mode, str(folder), str(step), str(first)],
+        [sys.executable, str(DRIVER), mode, str(folder), str(step)],
         capture_output=True,
         text=True,
         timeout=3600,
@@ -44,24 +44,18 @@ def drive(mode, folder, step=1, first=1):
     return json.loads(done.stdout)
 
 
-def test_sigkill_before_calls_that_touch_the_disk(tmp_path):
-    """Every 17th of them here, all in the soak."""
-    assert drive("kill", tmp_path, step=17)["calls"] > 150
+#: Every so many calls, or different disks, are tried every day, and all of them in the soak.
+ALL = pytest.param(1, marks=pytest.mark.soak)
 
 
-def test_power_cut_before_calls_that_touch_the_disk(tmp_path):
-    """Every 9th different disk here, all in the soak."""
-    assert drive("image", tmp_path, step=9)["images"] > 100
+@pytest.mark.parametrize("step", [17, ALL])
+def test_sigkill_before_every_call_that_touches_the_disk(tmp_path, step):
+    assert drive("kill", tmp_path, step)["calls"] > 150
 
 
-@pytest.mark.soak
-def test_sigkill_before_every_call_that_touches_the_disk(tmp_path):
-    assert drive("kill", tmp_path)["calls"] > 150
-
-
-@pytest.mark.soak
-def test_power_cut_before_every_call_that_touches_the_disk(tmp_path):
-    assert drive("image", tmp_path)["images"] > 100
+@pytest.mark.parametrize("step", [9, ALL])
+def test_power_cut_before_every_call_that_touches_the_disk(tmp_path, step):
+    assert drive("image", tmp_path, step)["images"] > 100
 
 
 @pytest.fixture(scope="module")
@@ -365,27 +359,16 @@ def test_settings_that_may_change(train_command, ends_well, run, cli):
     assert all(key in words for key in MAY_CHANGE), output
 
 
-def test_killed_at_random(train_command, ends_well, start, small_job, small_pool, run, request):
-    """Once here, five times in the soak; the seed is printed and can be set."""
-    killed_at_random(1, start, small_job, small_pool, run)
-    ends_well()
-
-
-@pytest.mark.soak
-def test_killed_at_random_five_times(ends_well, start, small_job, small_pool, run):
-    killed_at_random(5, start, small_job, small_pool, run)
-    ends_well()
-
-
-def killed_at_random(times, start, small_job, small_pool, run):
-    seed = int(os.environ.get("SOAK_SEED", "0"))
-    chance = random.Random(seed)
-    for update in sorted(chance.sample(range(6), times)):
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.soak)])
+def test_killed_at_random(ends_well, start, small_job, small_pool, run, soak_seed, kills):
+    chance = random.Random(soak_seed)
+    for update in sorted(chance.sample(range(6), kills)):
         process = start("train", small_job, "--pool", small_pool, "--run", run, *NO_EVALUATION)
         while process.poll() is None:
-            if sum(1 for _ in read_rows(run / "ledger.jsonl")) >= update and run.exists():
+            if run.exists() and sum(1 for _ in read_rows(run / "ledger.jsonl")) >= update:
                 break
             time.sleep(0.002)
-        time.sleep(chance.random() * (0.1 if update else 4))
+        time.sleep(chance.random() * 0.1)
         process.kill()
         process.communicate()
+    ends_well()

@@ -105,5 +105,6 @@ def read_evaluation(path: Path) -> Evaluation:
 def read_evaluations(run_dir: Path) -> list[Evaluation]:
     """All evaluations of a run, by set and update; an empty list when there is none."""
     found = sorted((run_dir / "evaluations").glob("*.parquet"))
-    paths = [path for path in found if not path.name.startswith(TMP_PREFIX)]  # of a killed write
+    # What a killed write left is no evaluation, and reading a pipe would never end.
+    paths = [path for path in found if path.is_file() and not path.name.startswith(TMP_PREFIX)]
     return sorted((read_evaluation(path) for path in paths), key=lambda e: (e.name, e.update))

@@ -67,6 +67,8 @@ def read_rows(path: Path) -> Iterator[Row]:
     """
     if not path.exists():
         return
+    if not path.is_file():  # reading a pipe would never end
+        raise DataError(f"{path} is not a file")
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):
         if number == len(lines):  # what follows the last newline: empty, or torn

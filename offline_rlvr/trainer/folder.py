@@ -143,6 +143,9 @@ class RunFolder:
         """
         if not (path / "run.json").exists():
             raise DataError(f"{path} is not a run: it has no run.json", hint="`ls runs`")
+        for name in ("config.yaml", "plan.parquet"):
+            if not (path / name).is_file():  # reading a pipe would never end
+                raise DataError(f"{path / name} is missing or not a file", hint=RESTORE)
         try:
             facts, _ = read_sealed(path / "run.json", RESTORE)
             for part, kinds in REQUIRED.items():

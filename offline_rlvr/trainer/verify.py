@@ -85,7 +85,8 @@ def _check_responses(folder: Path, plan: Plan, applied: int, k: int) -> None:
     """Every response of updates 1..applied has one row."""
     columns = ["update", "group_id", "index"]
     try:
-        tables = [pq.read_table(file, columns=columns) for file in folder.glob("updates-*.parquet")]
+        files = [file for file in folder.glob("updates-*.parquet") if file.is_file()]
+        tables = [pq.read_table(file, columns=columns) for file in files]
         table = pa.concat_tables(tables)
         update, group, index = (table.column(name).to_numpy() for name in columns)
     except (OSError, pa.ArrowException, LookupError) as error:

@@ -17,6 +17,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -116,9 +117,11 @@ def noticed_by(tests: list[str], log: Path) -> str | None:
                 os.dup2(out, stream)
             import pytest
 
-            arguments = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider"]
+            imported = "ignore::pytest.PytestAssertRewriteWarning"
+            arguments = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-W", imported]
             os._exit(int(pytest.main([*arguments, *tests])))
-        finally:
+        except BaseException:  # noqa: BLE001 - a fork reports by its exit status
+            traceback.print_exc()
             os._exit(9)
     deadline, status = time.monotonic() + LIMIT_S, None
     while status is None and time.monotonic() < deadline:
@@ -142,7 +145,7 @@ def main() -> None:
     args = parser.parse_args()
     files = [f for f in TESTS if not args.files or f.startswith(tuple(args.files))]
     sources = {f: (REPOSITORY / "offline_rlvr" / f).read_text() for f in files}
-    found = [mutant for file in files for mutant in mutants(file, sources[file])]
+    found = sorted(mutant for file in files for mutant in mutants(file, sources[file]))
     if args.list:
         for mutant in found:
             print(f"{mutant.file}:{mutant.line}: {mutant.name}")

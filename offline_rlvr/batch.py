@@ -75,6 +75,18 @@ class PoolBatch:
             self.rewards[index],
         )
 
+    def responses(self, piece: slice) -> "PoolBatch":
+        """Some of each group's responses, with padding trimmed to what they need."""
+        lengths = self.response_lengths[:, piece]
+        t = int(lengths.max())
+        return replace(
+            self,
+            response_token_ids=self.response_token_ids[:, piece, :t],
+            response_lengths=lengths,
+            behavior_logprobs=self.behavior_logprobs[:, piece, :t],
+            rewards=self.rewards[:, piece],
+        )
+
     def to(self, device: torch.device | str) -> "PoolBatch":
         """The same batch on another device."""
         moved = {name: getattr(self, name).to(device) for name in self.__dataclass_fields__}

@@ -52,6 +52,7 @@ def train(
     run: Path,
     max_updates: int | None = None,
     dry_run: bool = False,
+    profile: int | None = None,
 ) -> None:
     """Train on a pool, each group exactly once; typed again, it continues.
 
@@ -67,6 +68,9 @@ def train(
         Stop after this many updates (short for --train.max_updates).
     dry_run
         Print groups, updates, tokens, micro-batches and memory; train nothing.
+    profile
+        Measure this many updates after the first: where their time and memory go, printed and kept
+        in the run's profile.md.
     """
     extra = [] if max_updates is None else ["--train.max_updates", str(max_updates)]
     settings = read_config(config, [*overrides, *extra])
@@ -75,9 +79,11 @@ def train(
 
         print("\n".join(estimate(settings, pool)))
         return
+    from offline_rlvr.trainer.profile import UpdateProfile
     from offline_rlvr.trainer.run import train as train_run
 
-    train_run(settings, pool, run)
+    callbacks = [] if profile is None else [UpdateProfile(profile, run)]
+    train_run(settings, pool, run, callbacks=callbacks)
     print(f"run: {run}  (next: offline-rlvr report {shlex.quote(str(run))})")
 
 

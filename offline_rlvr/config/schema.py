@@ -50,10 +50,19 @@ class Model(Section):
         default="builtin", description="`builtin`, a local folder, or a hub id"
     )
     revision: str | None = Field(default=None, description="hub commit; pin it")
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["float32", "bfloat16"] = Field(
+        default="float32",
+        description="of sampling, and of the frozen weights under LoRA; trained weights are "
+        "float32 (see train.precision)",
+    )
     device: str = Field(default="auto", description="auto, cpu, cuda or cuda:N")
     lora: Lora | None = Field(default=None, description="null trains every weight")
     gradient_checkpointing: bool = False
+
+    @property
+    def learner_dtype(self) -> str:
+        """Weights that are trained are float32: in bfloat16 a step of 1e-6 is lost."""
+        return self.dtype if self.lora else "float32"
 
 
 class Prompt(Section):
@@ -171,8 +180,10 @@ class Train(Section):
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     betas: tuple[Momentum, Momentum] = Field(default=(0.9, 0.999), strict=False)
     grad_clip: Annotated[float, Field(gt=0)] | None = 1.0
-    micro_batch_tokens: PositiveInt = Field(
-        default=16384, description="budget of tokens per forward; a micro-batch is whole groups"
+    micro_batch_tokens: PositiveInt | None = Field(
+        default=None,
+        description="budget of tokens per forward; a micro-batch is whole groups; null: chosen "
+        "from the free memory",
     )
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
     seed: int = Field(default=0, description="order of the groups")

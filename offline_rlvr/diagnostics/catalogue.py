@@ -196,6 +196,7 @@ _ENTRIES = (
         "linear",
         "neither",
     ),
+    Metric("train/micro_batch_tokens", "token budget of a forward pass", "", "linear", "neither"),
     Metric(
         "time/update_s",
         "time since the update before, evaluations and checkpoints included",

@@ -2,7 +2,7 @@
 
 from offline_rlvr.policy.compatibility import packable
 from offline_rlvr.policy.load import load_policy, load_weights, save_policy
-from offline_rlvr.policy.micro_batches import micro_batches
+from offline_rlvr.policy.micro_batches import micro_batches, response_pieces
 from offline_rlvr.policy.model import Policy, Scores
 
 __all__ = [
@@ -12,5 +12,6 @@ __all__ = [
     "load_weights",
     "micro_batches",
     "packable",
+    "response_pieces",
     "save_policy",
 ]

@@ -64,13 +64,11 @@ def load_policy(
     packable(model)
     if lora is not None:
         base, revision = _base_name(name_or_path, revision)
-        model = _fresh_lora(model, lora, base, revision)
+        model = fresh_lora(model, lora, base, revision)
     elif adapter is not None:
         model = _continued_lora(model, Path(adapter).expanduser())
     policy = Policy(model, temperature, attention=attention)
-    if gradient_checkpointing:
-        # Reentrant checkpoints drop the gradients of adapters below a frozen embedding.
-        policy.causal_lm.gradient_checkpointing_enable({"use_reentrant": False})
+    policy.checkpoint_activations(gradient_checkpointing)
     return policy.train()
 
 
@@ -145,9 +143,14 @@ def _base_name(name_or_path: str | Path, revision: str | None) -> tuple[str, str
     return (str(name_or_path), revision) if is_hub else (str(folder.resolve()), None)
 
 
-def _fresh_lora(
-    model: PreTrainedModel, lora: Mapping[str, Any], base: str, revision: str | None
+def fresh_lora(
+    model: PreTrainedModel, lora: Mapping[str, Any], base: str, revision: str | None = None
 ) -> PeftModel:
+    """The model under a new adapter; `base` and `revision` are recorded in it.
+
+    Raises:
+        ConfigError: Settings that cannot be used.
+    """
     unknown = sorted(set(lora) - set(Lora.__annotations__))
     if unknown:
         raise ConfigError(

@@ -1,8 +1,20 @@
-"""Which groups are scored together: a pure function of lengths and a token budget."""
+"""Which groups are scored together: a pure function of lengths and a token budget.
+
+tokens of a group        what is done
+up to the budget         packed with others into one forward pass
+up to 4 budgets          a forward pass of its own, whose activations are made again in backward
+more                     several forward passes over some of its responses each
+"""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from offline_rlvr.errors import ConfigError
+
+#: Tokens of a checkpointed forward pass, in budgets: it saves one hidden state per layer and token
+#: in place of the ten or more tensors of that size that a plain one saves, and makes one layer's at
+#: a time again.
+CHECKPOINTED_BUDGETS = 4
 
 
 def micro_batches(
@@ -46,6 +58,33 @@ def micro_batches(
         else:
             low = middle + 1
     return _cut(order, sizes, low) if greatest else []
+
+
+def response_pieces(
+    prompt_length: int, response_lengths: Sequence[int], token_budget: int
+) -> list[slice]:
+    """Which responses of one group share a forward pass: all of them, unless it is too long.
+
+    A group above `CHECKPOINTED_BUDGETS` budgets is cut into runs of responses, the prompt repeated
+    for each, that fit the budget; a single response that does not is a run of its own.
+
+    Args:
+        prompt_length: Tokens.
+        response_lengths: [K] tokens.
+        token_budget: Most tokens of a plain forward pass.
+
+    Returns:
+        Slices of the responses, in order; every response exactly once.
+    """
+    if prompt_length + sum(response_lengths) <= CHECKPOINTED_BUDGETS * token_budget:
+        return [slice(0, len(response_lengths))]
+    starts, room = [0], token_budget - prompt_length
+    for at, length in enumerate(response_lengths):
+        if length > room and at > starts[-1]:
+            starts.append(at)
+            room = token_budget - prompt_length
+        room -= length
+    return [slice(*ends) for ends in pairwise([*starts, len(response_lengths)])]
 
 
 def _cut(order: list[int], sizes: list[int], budget: int) -> list[list[int]]:

@@ -75,6 +75,7 @@ class Policy(nn.Module):
         self.temperature = temperature
         self.tile_tokens = tile_tokens
         self.attention = attention
+        self.checkpointing = False
         choose_backend(self.device, 64, attention)  # refuse an unknown name now
         causal_lm(model).config._attn_implementation = ATTENTION
         self._probe()
@@ -96,11 +97,22 @@ class Policy(nn.Module):
         softcap = getattr(self.causal_lm.config, "final_logit_softcapping", None)
         return Head(linear.weight, linear.bias, self.temperature, softcap)
 
+    def checkpoint_activations(self, on: bool) -> None:
+        """Whether the layers' activations are made again in the backward pass: less memory."""
+        if on == self.checkpointing:
+            return
+        if on:
+            # Reentrant checkpoints drop the gradients of adapters below a frozen embedding.
+            self.causal_lm.gradient_checkpointing_enable({"use_reentrant": False})
+        else:
+            self.causal_lm.gradient_checkpointing_disable()
+        self.checkpointing = on
+
     def score(self, batch: PoolBatch, entropy: bool = False) -> Scores:
         """Log-probs of all response tokens; with gradient when grad is enabled.
 
         Args:
-            batch: Whole groups, on any device.
+            batch: Groups, on any device.
             entropy: Also return the entropy of each token's distribution, without gradient.
 
         Returns:

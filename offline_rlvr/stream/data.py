@@ -1,6 +1,7 @@
 """Minibatches of whole groups from the pool, update by update, as a Lightning data module."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import lightning.pytorch as pl
 import numpy as np
@@ -74,3 +75,7 @@ class PoolData(pl.LightningDataModule):
     def train_dataloader(self) -> DataLoader[tuple[int, PoolBatch]]:
         """One item per update; no workers: reading is far faster than training."""
         return DataLoader(self.data, batch_size=None, sampler=self.remaining, num_workers=0)
+
+    def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
+        """Stays on the CPU, where micro-batches are laid out; each is moved when it is scored."""
+        return batch

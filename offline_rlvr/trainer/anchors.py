@@ -87,6 +87,10 @@ class Anchor:
         """The anchor's log-probs of this update's minibatch, float32 on the CPU."""
         return self._table[update]
 
+    def tensors(self) -> list[Float[Tensor, "G K T"]]:
+        """The table that is loaded."""
+        return list(self._table.values())
+
     def state(self) -> dict[str, str | int] | None:
         """What a checkpoint stores: which table, and its digest (None before the first refresh)."""
         if self.first is None or self._digest is None:

@@ -85,7 +85,7 @@ class UpdateBoundary(pl.Callback):
         """Evaluate the base, or make up for an evaluation that the last attempt was killed in."""
         self.stop.listen()
         self.recorder.loggers = trainer.loggers
-        self._evaluate_if_due(pl_module.applied)
+        self._evaluate_if_due(pl_module)
         self.progress.update(pl_module.applied)
         self.progress.restart()
 
@@ -98,21 +98,23 @@ class UpdateBoundary(pl.Callback):
         self.progress.update(update, f"drift {pl_module.drift:.4f} nats/token")
         # An evaluation describes weights that can be loaded again, so it follows a checkpoint.
         if stopping or update % self.checkpoint_every == 0 or self._evaluation_due(update):
-            self.recorder.flush()
-            trainer.save_checkpoint(checkpoints.folder_of(self.folder, update))
-            self.prune(pl_module)
+            with pl_module.phases("checkpoint"):
+                self.recorder.flush()
+                trainer.save_checkpoint(checkpoints.folder_of(self.folder, update))
+                self.prune(pl_module)
         if stopping:
             trainer.should_stop = True
         else:
-            self._evaluate_if_due(update)
+            self._evaluate_if_due(pl_module)
 
     def _evaluation_due(self, update: int) -> bool:
         regular = self.evaluate_every is not None and update % self.evaluate_every == 0
         return update in (0, self.last) or regular
 
-    def _evaluate_if_due(self, update: int) -> None:
-        if self._evaluation_due(update):
-            self.evaluate(update)
+    def _evaluate_if_due(self, module: OfflineModule) -> None:
+        if self._evaluation_due(module.applied):
+            with module.phases("evaluation"):
+                self.evaluate(module.applied)
 
     def prune(self, module: OfflineModule) -> None:
         """Remove checkpoints beyond `keep`, and anchor tables that none of those left names."""

@@ -1,25 +1,20 @@
 """The arithmetic of a training before it starts: groups, updates, tokens, micro-batches, memory."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from offline_rlvr.config import Config
-from offline_rlvr.generation.pretrained import folder_of
+from offline_rlvr.generation.pretrained import folder_of, resolve_device
 from offline_rlvr.policy import micro_batches
-from offline_rlvr.trainer.run import Setup, set_up
-from offline_rlvr.trainer.space import MOMENTS, disk_need
+from offline_rlvr.policy.load import fresh_lora
+from offline_rlvr.trainer.memory import ModelShape, choose_token_budget
+from offline_rlvr.trainer.setup import Setup, set_up
+from offline_rlvr.trainer.space import disk_need
 
 GIB = 1 << 30
-#: Bytes per trained float32 weight: itself, its gradient, Adam's two moments.
-BYTES_PER_TRAINED_WEIGHT = 16
-#: Saved hidden-sized tensors per layer and token (norms, projections, residuals), beside the three
-#: of the MLP.
-HIDDEN_TENSORS_PER_LAYER = 10
 
 
 def estimate(config: Config, pool_path: Path) -> list[str]:
@@ -34,7 +29,11 @@ def estimate(config: Config, pool_path: Path) -> list[str]:
     tokens = np.array(
         [sum(prompt + sum(responses) for prompt, responses in rows) for rows in lengths]
     )
-    budget = config.train.micro_batch_tokens
+    shape = _shape(config)
+    device = resolve_device(config.model.device)
+    budget = config.train.micro_batch_tokens or choose_token_budget(
+        shape, device, config.model.gradient_checkpointing, loaded=False
+    )
     pieces = [
         len(micro_batches([p for p, _ in rows], [r for _, r in rows], budget)) for rows in lengths
     ]
@@ -54,13 +53,8 @@ def estimate(config: Config, pool_path: Path) -> list[str]:
         lines.append(
             f"{name:13} {'fixed' if window is None else f'refreshed every {window} updates'}"
         )
-    memory, weights = _memory(config, min(budget, int(tokens.max())))
-    lines.append(memory)
-    if config.model.lora is None:  # an adapter's size is known once it is made
-        width = 4 if config.model.dtype == "float32" else 2
-        sizes = (weights * width, MOMENTS * weights * width)
-        need = disk_need(config, setup.objective, setup.pool, plan, last, sizes)
-        lines.append(f"disk          {need}")
+    lines.append(_memory(config, shape, min(budget, int(tokens.max()))))
+    lines.append(f"disk          {disk_need(config, setup, shape.trained)}")
     return [*setup.warnings, *lines]
 
 
@@ -78,25 +72,22 @@ def _lengths(setup: Setup) -> list[list[tuple[int, list[int]]]]:
     ]
 
 
-def _memory(config: Config, tokens: int) -> tuple[str, int]:
-    """A line about memory, and the number of weights."""
+def _shape(config: Config) -> ModelShape:
     folder = folder_of(config.model.name_or_path, config.model.revision)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
-    facts: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    weights = sum(parameter.numel() for parameter in model.parameters())
-    layers, hidden = facts["num_hidden_layers"], facts["hidden_size"]
-    inner = facts.get("intermediate_size") or 4 * hidden
-    per_layer = (
-        hidden
-        if config.model.gradient_checkpointing
-        else HIDDEN_TENSORS_PER_LAYER * hidden + 3 * inner
+        facts = AutoConfig.from_pretrained(folder)
+        model = AutoModelForCausalLM.from_config(facts)
+        if config.model.lora is not None:
+            model = fresh_lora(model, config.model.lora.model_dump(), str(folder))
+    return ModelShape.of(model, facts)
+
+
+def _memory(config: Config, shape: ModelShape, tokens: int) -> str:
+    weights = 4 * shape.weights
+    activations = tokens * shape.bytes_per_token(config.model.gradient_checkpointing)
+    total = (weights + shape.state_bytes + activations) / GIB
+    return (
+        f"memory        about {total:.2f} GiB: weights {weights / GIB:.2f}, their gradients and "
+        f"Adam's moments {shape.state_bytes / GIB:.2f}, activations of one micro-batch "
+        f"{activations / GIB:.2f} (float32)"
     )
-    states = weights * (BYTES_PER_TRAINED_WEIGHT if config.model.lora is None else 4)
-    activations = 4 * tokens * layers * per_layer
-    what = "weights, gradients, optimizer" if config.model.lora is None else "weights (LoRA)"
-    line = (
-        f"memory        about {(states + activations) / GIB:.2f} GiB: {what} {states / GIB:.2f}, "
-        f"activations of one micro-batch {activations / GIB:.2f} (float32)"
-    )
-    return line, weights

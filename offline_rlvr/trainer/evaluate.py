@@ -71,11 +71,13 @@ def _evaluate_locked(run: RunFolder, *, force: bool) -> list[Path]:
 
 
 def _base(model: Model) -> PreTrainedModel:
-    return load_model(model.name_or_path, model.revision, model.dtype, model.device)
+    return load_model(model.name_or_path, model.revision, model.learner_dtype, model.device)
 
 
 def _learner(model: Model, folder: Path) -> PreTrainedModel:
     """The trained weights, or the base with the trained adapter."""
     if model.lora is None:
-        return load_model(folder, None, model.dtype, model.device)
-    return load_model(model.name_or_path, model.revision, model.dtype, model.device, adapter=folder)
+        return load_model(folder, None, model.learner_dtype, model.device)
+    return load_model(
+        model.name_or_path, model.revision, model.learner_dtype, model.device, adapter=folder
+    )

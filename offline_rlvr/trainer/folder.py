@@ -45,6 +45,8 @@ UNFINISHED = {"plan.parquet", "config.yaml", "run.json", "checkpoints", "anchors
     "metrics.jsonl",
     "ledger.discarded.jsonl",
     "report.html",
+    "profile.md",
+    "profile.json",
 }
 RECORDED_VERSIONS = (
     "offline-rlvr",

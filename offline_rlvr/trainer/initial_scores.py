@@ -47,7 +47,9 @@ def cache_folder() -> Path:
     return root / "initial-scores"
 
 
-def scoring_facts(config: Config, pool: Pool, plan: Plan, sampling: Sampling) -> dict[str, Any]:
+def scoring_facts(
+    config: Config, pool: Pool, plan: Plan, sampling: Sampling, token_budget: int
+) -> dict[str, Any]:
     """All that the initial policy's log-probs of the plan's minibatches depend on, to the bit."""
     device = resolve_device(config.model.device)
     kernels = torch.backends.cpu.get_cpu_capability()
@@ -55,11 +57,11 @@ def scoring_facts(config: Config, pool: Pool, plan: Plan, sampling: Sampling) ->
         "pool": pool.hash,
         "plan": plan.hash,
         "model": pool.identity["model"]["fingerprint"],
-        "dtype": config.model.dtype,
+        "dtype": config.model.learner_dtype,
         "lora": config.model.lora.model_dump() if config.model.lora else None,
         "seed": config.train.seed,
         "temperature": sampling.temperature,
-        "micro_batch_tokens": config.train.micro_batch_tokens,
+        "micro_batch_tokens": token_budget,
         "precision": config.train.precision,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else kernels,
         "threads": torch.get_num_threads(),

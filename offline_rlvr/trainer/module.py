@@ -1,7 +1,7 @@
 """The LightningModule: one minibatch of groups, one optimizer step, blind to the objective."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import lightning.pytorch as pl
 import torch
@@ -10,26 +10,26 @@ from torch import Tensor
 
 from offline_rlvr.batch import PoolBatch, TokenBatch
 from offline_rlvr.config.schema import Train
-from offline_rlvr.diagnostics.responses import response_record
-from offline_rlvr.diagnostics.update import UpdateDiagnostics, probe_metrics
+from offline_rlvr.diagnostics.update import probe_metrics
 from offline_rlvr.diagnostics.window import EssWindow
-from offline_rlvr.errors import DataError, IncompatibleError, QualityGateError
-from offline_rlvr.objectives.interface import Objective
-from offline_rlvr.policy import Policy, micro_batches
+from offline_rlvr.errors import DataError, IncompatibleError
 from offline_rlvr.policy.load import load_weights
 from offline_rlvr.stream.data import UpdateData
+from offline_rlvr.trainer.accumulate import Accumulated, Accumulator, require_finite
 from offline_rlvr.trainer.anchors import Anchor
 from offline_rlvr.trainer.checkpoints import STATE
+from offline_rlvr.trainer.memory import is_out_of_memory
 from offline_rlvr.trainer.mismatch import explain
-from offline_rlvr.trainer.record import ResponseRows, UpdateResult
+from offline_rlvr.trainer.record import UpdateResult
+
+T = TypeVar("T")
 
 
 class OfflineModule(pl.LightningModule):
     """Trains a policy on updates 1, 2, ... of a plan, each exactly once.
 
     Args:
-        policy: The learner.
-        objective: The loss.
+        accumulator: The learner with its loss, within a token budget.
         train: Optimizer settings.
         data: Minibatches by update, for the anchors to score their window.
         anchors: The tables that the objective needs, by name (`reference`, `old`).
@@ -39,8 +39,7 @@ class OfflineModule(pl.LightningModule):
 
     def __init__(
         self,
-        policy: Policy,
-        objective: Objective,
+        accumulator: Accumulator,
         train: Train,
         data: UpdateData,
         anchors: dict[str, Anchor],
@@ -49,8 +48,9 @@ class OfflineModule(pl.LightningModule):
     ):
         super().__init__()
         self.automatic_optimization = False
-        self.policy = policy
-        self.objective = objective
+        self.accumulator = accumulator
+        self.policy = accumulator.policy
+        self.phases = accumulator.phases
         self.train_config = train
         self.data = data
         self.anchors = anchors
@@ -82,101 +82,68 @@ class OfflineModule(pl.LightningModule):
         update, groups = batch
         if update != self.applied + 1:
             raise DataError(f"received update {update}, expected update {self.applied + 1}")
-        for anchor in self.anchors.values():
-            if not anchor.ready(update):
-                anchor.refresh(update, self.score_update)
+        with self.phases("anchors"):
+            for anchor in self.anchors.values():
+                if not anchor.ready(update):
+                    self._within_memory(lambda a=anchor: a.refresh(update, self.score_update))
+        done = self._within_memory(lambda: self._accumulate(update, groups))
         optimizer: Any = self.optimizers()
-        optimizer.zero_grad(set_to_none=True)
-        loss, diagnostics, records = self._accumulate(update, groups)
-        norm = self._clip_gradients()
-        self._require_finite(update, groups, "loss", loss)
-        self._require_finite(update, groups, "gradient norm", norm)
-        metrics = diagnostics.result(window=self.ess_window, grad_norm=float(norm))
+        with self.phases("optimizer"):
+            norm = self._clip_gradients()
+        require_finite(update, groups, "loss", done.loss)
+        require_finite(update, groups, "gradient norm", norm)
+        with self.phases("diagnostics"):
+            metrics = done.diagnostics.result(window=self.ess_window, grad_norm=float(norm))
         self._check_first_update(update, groups, metrics)
-        metrics["train/loss"] = float(loss)
+        metrics["train/loss"] = float(done.loss)
         metrics["train/learning_rate"] = optimizer.param_groups[0]["lr"]
+        metrics["train/micro_batch_tokens"] = self.accumulator.token_budget
         if self.probe is not None and (update - 1) % self.train_config.probe_every == 0:
-            metrics |= self._probe_metrics(self.probe)
-        optimizer.step()
-        self.lr_schedulers().step()  # type: ignore[union-attr]
+            with self.phases("probe"):
+                probe = self.probe
+                metrics |= self._within_memory(lambda: self._probe_metrics(probe))
+        with self.phases("optimizer"):
+            optimizer.step()
+            self.lr_schedulers().step()  # type: ignore[union-attr]
         self.applied = update
         self.drift = metrics["drift/abs_log_ratio"]
         ids, tokens = groups.group_ids.tolist(), groups.totals.tokens
-        self.record(UpdateResult(update, ids, tokens, metrics, records))
+        with self.phases("record"):
+            self.record(UpdateResult(update, ids, tokens, metrics, done.records))
 
-    def _accumulate(
-        self, update: int, groups: PoolBatch
-    ) -> tuple[Float[Tensor, ""], UpdateDiagnostics, list[ResponseRows]]:
-        """Gradients, loss and diagnostics of the whole update, micro-batch by micro-batch."""
-        beta = getattr(self.objective, "beta", None)
-        diagnostics = UpdateDiagnostics(beta)
-        totals = groups.totals
+    def _accumulate(self, update: int, groups: PoolBatch) -> Accumulated:
+        """Gradients, loss and diagnostics of the whole update, from a clean start."""
+        self.optimizers().zero_grad()  # type: ignore[union-attr]
+        tables = {name: anchor.logprobs(update) for name, anchor in self.anchors.items()}
         entropy = (update - 1) % self.train_config.log_entropy_every == 0
-        loss = torch.zeros((), device=self.device, dtype=torch.float64)
-        records: list[ResponseRows] = []
-        for rows in self._rows(groups):
-            part = groups.select(rows)
-            scores = self.policy.score(part, entropy=entropy)
-            self._require_finite(update, part, "policy log-probs", scores.logprobs.detach())
-            tokens = TokenBatch(
-                scores.logprobs,
-                part.behavior_logprobs,
-                part.rewards,
-                part.response_mask,
-                ref_logprobs=self._anchor("reference", update, rows, scores.logprobs),
-                old_logprobs=self._anchor("old", update, rows, scores.logprobs),
-            )
-            output = self.objective(tokens, totals)
-            self.manual_backward(output.loss)
-            loss += output.loss.detach()
-            diagnostics.add(tokens, output.coefficients, scores.entropy, output.metrics)
-            record = response_record(tokens, output.coefficients, beta)
-            records.append((part.group_ids, record))
-        return loss, diagnostics, records
+        return self.accumulator.add_gradients(update, groups, groups.totals, tables, entropy)
 
-    def _anchor(
-        self, name: str, update: int, rows: list[int], like: Float[Tensor, "G K T"]
-    ) -> Float[Tensor, "G K T"] | None:
-        if name not in self.anchors:
-            return None
-        table = self.anchors[name].logprobs(update)
-        return table[rows][..., : like.shape[-1]].to(like.device)
+    def _within_memory(self, work: Callable[[], T]) -> T:
+        """Do some work, all of it again with smaller micro-batches when the memory is too small."""
+        while True:
+            try:
+                return work()
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                reason = str(error).split("\n")[0] or type(error).__name__
+            # Out here the error no longer holds the activations that it was raised among.
+            before, now = self.accumulator.shrink(reason)
+            print(
+                f"out of memory in update {self.applied + 1} with {before:,} tokens per forward "
+                f"pass; the whole update is done again with {now:,}",
+                flush=True,
+            )
 
     def score_update(self, update: int) -> Float[Tensor, "G K T"]:
         """The learner's log-probs of an update, with the micro-batches that will train on it."""
-        _, groups = self.data[update - 1]
-        return self._score(groups.to(self.device))
-
-    @torch.no_grad()
-    def _score(self, groups: PoolBatch) -> Float[Tensor, "G K T"]:
-        scored = torch.zeros_like(groups.behavior_logprobs)
-        for rows in self._rows(groups):
-            values = self.policy.score(groups.select(rows)).logprobs
-            scored[rows, :, : values.shape[-1]] = values
-        return scored
-
-    def _rows(self, groups: PoolBatch) -> list[list[int]]:
-        budget = self.train_config.micro_batch_tokens
-        return micro_batches(
-            groups.prompt_lengths.tolist(), groups.response_lengths.tolist(), budget
-        )
+        return self.accumulator.score(self.data[update - 1][1])
 
     def _probe_metrics(self, probe: PoolBatch) -> dict[str, float]:
         """Drift on groups that no filter chose and no update trains on."""
-        probe = probe.to(self.device)
-        scored = self._score(probe)
+        scored = self.accumulator.score(probe)
         tokens = TokenBatch(scored, probe.behavior_logprobs, probe.rewards, probe.response_mask)
         return probe_metrics([tokens])
-
-    def _require_finite(self, update: int, groups: PoolBatch, what: str, value: Tensor) -> None:
-        if torch.isfinite(value).all():
-            return
-        raise QualityGateError(
-            f"update {update}: the {what} is not finite; no step was taken. "
-            f"Groups: {groups.group_ids.tolist()}",
-            hint="look at them with `offline-rlvr pool show`; lower train.learning_rate, or see "
-            "whether the policy has drifted too far (drift/abs_log_ratio)",
-        )
 
     def _check_first_update(
         self, update: int, groups: PoolBatch, metrics: dict[str, float]
@@ -207,6 +174,7 @@ class OfflineModule(pl.LightningModule):
         checkpoint["state_dict"] = {}
         checkpoint[STATE] = {
             "applied": self.applied,
+            "micro_batch_tokens": self.accumulator.token_budget,
             "noise_floor": self.noise_floor,
             "ess_window": self.ess_window.state_dict(),
             "anchors": {name: anchor.state() for name, anchor in self.anchors.items()},
@@ -217,6 +185,7 @@ class OfflineModule(pl.LightningModule):
         state = checkpoint[STATE]
         load_weights(self.policy, f"{state['folder']}/model")
         self.applied = state["applied"]
+        self.accumulator.token_budget = state["micro_batch_tokens"]
         self.noise_floor = state["noise_floor"]
         self.ess_window.load_state_dict(state["ess_window"])
         for name, anchor in self.anchors.items():

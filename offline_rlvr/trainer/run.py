@@ -2,8 +2,8 @@
 
 import logging
 import warnings
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -12,94 +12,41 @@ import torch
 from lightning.pytorch.loggers import Logger
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from offline_rlvr import objectives, verifier
-from offline_rlvr import problems as problem_sources
+from offline_rlvr import verifier
 from offline_rlvr.config import Config
 from offline_rlvr.durable import make_folder
-from offline_rlvr.errors import IncompatibleError, Interrupted
+from offline_rlvr.errors import Interrupted
 from offline_rlvr.evaluation import evaluation_path, write_evaluation
 from offline_rlvr.evaluation.run import Evaluator
-from offline_rlvr.generation.pretrained import fingerprint, load_tokenizer, resolve_device
-from offline_rlvr.generation.sampling import LOGPROB_MODE, RESCORED, Sampling
+from offline_rlvr.generation.pretrained import load_tokenizer
 from offline_rlvr.lock import WriterLock
-from offline_rlvr.objectives.interface import Objective
 from offline_rlvr.policy import Policy
 from offline_rlvr.policy.load import load_policy, load_weights, save_policy
-from offline_rlvr.pool import Pool
-from offline_rlvr.pool.build import sampling_of
-from offline_rlvr.pool.selection import Filters, Selected, select
 from offline_rlvr.progress import Progress
-from offline_rlvr.stream import Plan, check_ledger, make_plan
+from offline_rlvr.stream import check_ledger
 from offline_rlvr.stream.data import PoolData, UpdateData, collate
 from offline_rlvr.trainer import checkpoints
+from offline_rlvr.trainer.accumulate import Accumulator
 from offline_rlvr.trainer.anchors import Anchor
 from offline_rlvr.trainer.boundary import StopRequest, UpdateBoundary
 from offline_rlvr.trainer.checkpoints import UpdateCheckpointIO
 from offline_rlvr.trainer.folder import RunFolder
 from offline_rlvr.trainer.initial_scores import InitialScores, cache_folder, scoring_facts
-from offline_rlvr.trainer.loggers import check_logger, load_loggers
+from offline_rlvr.trainer.loggers import load_loggers
+from offline_rlvr.trainer.memory import ModelShape, choose_token_budget
 from offline_rlvr.trainer.module import OfflineModule
+from offline_rlvr.trainer.phases import Phases
 from offline_rlvr.trainer.record import Recorder
-from offline_rlvr.trainer.space import check_space, checkpoint_bytes, disk_need
-
-#: Sampling settings of a pool that no config can ask for, and that are trained on with a warning.
-KNOWINGLY = {("logprobs", RESCORED)}
-
-
-@dataclass(frozen=True)
-class Setup:
-    """Everything that is decided before a model is loaded."""
-
-    pool: Pool
-    plan: Plan
-    last: int
-    selected: Selected
-    objective: Objective
-    sampling: Sampling
-
-    @property
-    def warnings(self) -> list[str]:
-        """What a person should know about the pool before training on it."""
-        if self.pool.identity["sampling"].get("logprobs", LOGPROB_MODE) == LOGPROB_MODE:
-            return []
-        return [
-            "warning: the pool's log-probs were scored after the fact by the model that is said to "
-            "have sampled it; drift from the true behavior policy cannot be told from that"
-        ]
-
-
-def set_up(config: Config, pool_path: Path) -> Setup:
-    """Open the pool, check that it belongs to this config, and make the plan.
-
-    Raises:
-        IncompatibleError: Another model, tokenizer, template or prompt than the pool was built
-            with.
-        ConfigError: An objective or setting that cannot be used.
-    """
-    objective = config.build("objective", objectives.load)
-    config.build("verifier", verifier.load)
-    if config.evaluation.problems is not None:
-        config.build("evaluation.problems", problem_sources.load)
-    check_logger(config)
-    resolve_device(config.model.device)
-    pool = Pool.open(pool_path)
-    sampling = sampling_of(config)
-    _check_identity(config, pool, sampling)
-    filters = Filters(**config.selection.model_dump())
-    selected = select(pool, config.pool.probe_groups, filters)
-    plan = make_plan(
-        selected.training_ids.tolist(),
-        pool_hash=pool.hash,
-        seed=config.train.seed,
-        groups_per_update=config.train.groups_per_update,
-        drop_last=config.train.drop_last,
-    )
-    last = min(plan.updates, config.train.max_updates or plan.updates)
-    return Setup(pool, plan, last, selected, objective, sampling)
+from offline_rlvr.trainer.setup import Setup, set_up
+from offline_rlvr.trainer.space import check_space, disk_need
 
 
 def train(
-    config: Config, pool_path: Path, run_path: Path, loggers: list[Logger] | None = None
+    config: Config,
+    pool_path: Path,
+    run_path: Path,
+    loggers: list[Logger] | None = None,
+    callbacks: Sequence[pl.Callback] = (),
 ) -> RunFolder:
     """Train, or continue, the run at `run_path`.
 
@@ -108,6 +55,7 @@ def train(
         pool_path: The pool's folder.
         run_path: The run's folder.
         loggers: Lightning loggers to use instead of the config's `logger`.
+        callbacks: Lightning callbacks to add.
 
     Returns:
         The finished run's folder.
@@ -141,7 +89,7 @@ def train(
         io = UpdateCheckpointIO(
             lambda folder: save_policy(module.policy, folder, tokenizer), recorder.ledger
         )
-        trainer = _lightning(config, run, module.policy, boundary, io, loggers)
+        trainer = _lightning(config, run, module.policy, [boundary, *callbacks], io, loggers)
         if newest and applied >= setup.last:
             print(f"{applied} updates are applied already, {setup.last} were asked for")
             boundary.prune(module)  # the last attempt may have ended before it did
@@ -149,20 +97,20 @@ def train(
             load_weights(module.policy, newest / "model")
             _evaluate(run, evaluator, module.policy, applied)
         else:
-            sizes = checkpoint_bytes(module.policy)
-            check_space(
-                run.path,
-                disk_need(config, setup.objective, setup.pool, setup.plan, setup.last, sizes),
-            )
+            trained = sum(p.numel() for p in module.policy.parameters() if p.requires_grad)
+            check_space(run.path, disk_need(config, setup, trained))
             stream = PoolData(setup.pool, setup.plan, applied, setup.last)
             trainer.fit(module, datamodule=stream, ckpt_path=newest)
-            if module.applied < setup.last and stop.signal is not None:
-                raise Interrupted(
-                    f"stopped by {stop.signal.name} after update {module.applied} of {setup.last}; "
-                    "it is saved",
-                    hint="type the same command again to continue",
-                )
+            _tell_if_stopped(stop, module.applied, setup.last)
         return run
+
+
+def _tell_if_stopped(stop: StopRequest, applied: int, last: int) -> None:
+    if applied < last and stop.signal is not None:
+        raise Interrupted(
+            f"stopped by {stop.signal.name} after update {applied} of {last}; it is saved",
+            hint="type the same command again to continue",
+        )
 
 
 def _run_folder(config: Config, path: Path, setup: Setup) -> RunFolder:
@@ -199,10 +147,14 @@ def _evaluate(run: RunFolder, evaluator: Evaluator | None, policy: Policy, updat
 
 
 def _module(config: Config, setup: Setup, run: RunFolder, recorder: Recorder) -> OfflineModule:
-    windows = {"reference": config.reference.refresh_every, "old": config.old.refresh_every}
-    initial = InitialScores(
-        scoring_facts(config, setup.pool, setup.plan, setup.sampling), cache_folder()
+    policy = _policy(config, setup)
+    budget = config.train.micro_batch_tokens or choose_token_budget(
+        ModelShape.of(policy.model, policy.causal_lm.config), policy.device, policy.checkpointing
     )
+    accumulator = Accumulator(policy, setup.objective, budget, Phases(policy.device))
+    windows = {"reference": config.reference.refresh_every, "old": config.old.refresh_every}
+    facts = scoring_facts(config, setup.pool, setup.plan, setup.sampling, budget)
+    initial = InitialScores(facts, cache_folder())
     anchors = {
         name: Anchor(name, windows[name], setup.last, run.path / "anchors", initial)
         for name in sorted(setup.objective.anchors)
@@ -210,32 +162,7 @@ def _module(config: Config, setup: Setup, run: RunFolder, recorder: Recorder) ->
     data = UpdateData(setup.pool, setup.plan)
     probe_ids = setup.selected.probe_ids
     probe = collate(setup.pool.read(probe_ids)) if len(probe_ids) else None
-    policy = _policy(config, setup)
-    return OfflineModule(policy, setup.objective, config.train, data, anchors, probe, recorder)
-
-
-def _check_identity(config: Config, pool: Pool, sampling: Sampling) -> None:
-    """Refuse a pool that another model, template, prompt or sampling has built."""
-    model, built = config.model, pool.identity["model"]
-    mine = fingerprint(model.name_or_path, model.revision)
-    theirs = built["fingerprint"]
-    wrong = [part for part in theirs if theirs[part] != mine.get(part)]
-    if pool.identity["prompt"] != config.prompt.model_dump():
-        wrong.append("prompt settings")
-    built_with = pool.identity["sampling"]
-    wrong += [
-        f"sampling.{key} ({built_with.get(key)} in the pool, {value} here)"
-        for key, value in sampling.as_dict().items()
-        if built_with.get(key) != value and (key, built_with.get(key)) not in KNOWINGLY
-    ]
-    if pool.group_size != config.pool.group_size:
-        wrong.append(f"pool.group_size ({pool.group_size} in the pool)")
-    if wrong:
-        raise IncompatibleError(
-            f"the pool was built by {built['name_or_path']!r}, and this config's "
-            f"{model.name_or_path!r} differs in: {', '.join(wrong)}",
-            hint="train the policy that built the pool, with the prompt it was built with",
-        )
+    return OfflineModule(accumulator, config.train, data, anchors, probe, recorder)
 
 
 def _evaluator(
@@ -256,7 +183,7 @@ def _policy(config: Config, setup: Setup) -> Policy:
     return load_policy(
         model.name_or_path,
         revision=model.revision,
-        dtype=model.dtype,
+        dtype=model.learner_dtype,
         device=model.device,
         lora=model.lora.model_dump() if model.lora else None,
         temperature=setup.sampling.temperature,
@@ -268,7 +195,7 @@ def _lightning(
     config: Config,
     run: RunFolder,
     policy: Policy,
-    boundary: UpdateBoundary,
+    callbacks: list[pl.Callback],
     io: UpdateCheckpointIO,
     loggers: list[Logger] | None,
 ) -> pl.Trainer:
@@ -283,7 +210,7 @@ def _lightning(
         devices=[device.index or 0] if device.type == "cuda" else 1,
         precision=config.train.precision,
         max_epochs=1,
-        callbacks=[boundary],
+        callbacks=callbacks,
         plugins=[io],
         logger=load_loggers(config, run.path) if loggers is None else loggers,
         default_root_dir=run.path,

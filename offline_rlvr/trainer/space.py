@@ -7,14 +7,8 @@ from pathlib import Path
 
 from offline_rlvr.config import Config
 from offline_rlvr.errors import ResourceError
-from offline_rlvr.objectives.interface import Objective
-from offline_rlvr.policy import Policy
-from offline_rlvr.pool import Pool
-from offline_rlvr.stream import Plan
 from offline_rlvr.trainer.anchors import windows_of
-
-#: Adam's two moments, stored in the type of the weight.
-MOMENTS = 2
+from offline_rlvr.trainer.setup import Setup
 
 
 @dataclass(frozen=True)
@@ -46,37 +40,28 @@ class DiskNeed:
         )
 
 
-def checkpoint_bytes(policy: Policy) -> tuple[int, int]:
-    """Bytes of the weights that a checkpoint of a policy holds, and of its optimizer's state."""
-    trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
-    size = sum(parameter.numel() * parameter.element_size() for parameter in trained)
-    return size, MOMENTS * size
-
-
-def disk_need(
-    config: Config, objective: Objective, pool: Pool, plan: Plan, last: int, sizes: tuple[int, int]
-) -> DiskNeed:
+def disk_need(config: Config, setup: Setup, trained: int) -> DiskNeed:
     """The arithmetic.
 
     Args:
         config: Says how often anchors are refreshed, and how many checkpoints are kept.
-        objective: Says which anchors there are.
-        pool: Knows how long the responses are.
-        plan: Which groups each update trains on.
-        last: The last update.
-        sizes: `checkpoint_bytes`.
+        setup: The training.
+        trained: Weights that it trains; they and Adam's two moments are float32.
     """
     at_once = config.train.keep_checkpoints + 1
-    index = pool.index
+    index = setup.pool.index
     longest = dict(zip(index.group_ids.tolist(), index.response_lengths.max(axis=1), strict=True))
     tables = 0
-    for name in objective.anchors:
+    for name in setup.objective.anchors:
         sizes_of_tables = [
-            sum(_scores(plan.groups(update), longest, pool.group_size) for update in window)
-            for window in windows_of(getattr(config, name).refresh_every, last)
+            sum(
+                _scores(setup.plan.groups(update), longest, setup.pool.group_size)
+                for update in window
+            )
+            for window in windows_of(getattr(config, name).refresh_every, setup.last)
         ]
         tables += sum(sorted(sizes_of_tables)[-at_once:])
-    return DiskNeed(*sizes, checkpoints=min(at_once, last), anchors=tables)
+    return DiskNeed(4 * trained, 8 * trained, min(at_once, setup.last), tables)
 
 
 def check_space(run: Path, need: DiskNeed) -> None:

@@ -43,6 +43,9 @@ def _config(kind: str, **changes):
     if kind == "gpt2":
         ids = {"bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.3}
         return GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, **ids)
+    if kind == "smollm":  # nine heads on three key heads: no power of two, as SmolLM-135M has it
+        heads = {"num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 36}
+        return LlamaConfig(**(shape | heads))
     return {"qwen3": Qwen3Config, "qwen2": Qwen2Config, "llama": LlamaConfig}[kind](**shape)
 
 

@@ -14,7 +14,7 @@ VALUE_TOLERANCE = 1e-5
 MIN_COSINE = 0.99999
 NORM_TOLERANCE = 1e-4
 
-KINDS = ["qwen3", "qwen2", "llama", "gemma3", "mistral", "gpt2"]
+KINDS = ["qwen3", "qwen2", "llama", "smollm", "gemma3", "mistral", "gpt2"]
 
 
 def gradient(values, model, seed=1):
@@ -45,7 +45,7 @@ def test_equals_one_response_at_a_time(kind, backend, make_model, make_batch, pl
     assert_same_gradient(gradient(scores.logprobs, policy), gradient(expected, oracle))
 
 
-@pytest.mark.parametrize("kind", ["qwen3", "gemma3", "mistral"])
+@pytest.mark.parametrize("kind", ["qwen3", "smollm", "gemma3", "mistral"])
 def test_flex_equals_dense_forward(kind, make_model, make_batch):
     batch = make_batch()
     policy = Policy(make_model(kind), attention="dense")

@@ -1,0 +1,96 @@
+"""Everything about a training that is decided, and refused, before a model is loaded."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from offline_rlvr import objectives, verifier
+from offline_rlvr import problems as problem_sources
+from offline_rlvr.config import Config
+from offline_rlvr.errors import IncompatibleError
+from offline_rlvr.generation.pretrained import fingerprint, resolve_device
+from offline_rlvr.generation.sampling import LOGPROB_MODE, RESCORED, Sampling
+from offline_rlvr.objectives.interface import Objective
+from offline_rlvr.pool import Pool
+from offline_rlvr.pool.build import sampling_of
+from offline_rlvr.pool.selection import Filters, Selected, select
+from offline_rlvr.stream import Plan, make_plan
+from offline_rlvr.trainer.loggers import check_logger
+
+#: Sampling settings of a pool that no config can ask for, and that are trained on with a warning.
+KNOWINGLY = {("logprobs", RESCORED)}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything that is decided before a model is loaded."""
+
+    pool: Pool
+    plan: Plan
+    last: int
+    selected: Selected
+    objective: Objective
+    sampling: Sampling
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a person should know about the pool before training on it."""
+        if self.pool.identity["sampling"].get("logprobs", LOGPROB_MODE) == LOGPROB_MODE:
+            return []
+        return [
+            "warning: the pool's log-probs were scored after the fact by the model that is said to "
+            "have sampled it; drift from the true behavior policy cannot be told from that"
+        ]
+
+
+def set_up(config: Config, pool_path: Path) -> Setup:
+    """Open the pool, check that it belongs to this config, and make the plan.
+
+    Raises:
+        IncompatibleError: Another model, tokenizer, template or prompt than the pool was built
+            with.
+        ConfigError: An objective or setting that cannot be used.
+    """
+    objective = config.build("objective", objectives.load)
+    config.build("verifier", verifier.load)
+    if config.evaluation.problems is not None:
+        config.build("evaluation.problems", problem_sources.load)
+    check_logger(config)
+    resolve_device(config.model.device)
+    pool = Pool.open(pool_path)
+    sampling = sampling_of(config)
+    _check_identity(config, pool, sampling)
+    filters = Filters(**config.selection.model_dump())
+    selected = select(pool, config.pool.probe_groups, filters)
+    plan = make_plan(
+        selected.training_ids.tolist(),
+        pool_hash=pool.hash,
+        seed=config.train.seed,
+        groups_per_update=config.train.groups_per_update,
+        drop_last=config.train.drop_last,
+    )
+    last = min(plan.updates, config.train.max_updates or plan.updates)
+    return Setup(pool, plan, last, selected, objective, sampling)
+
+
+def _check_identity(config: Config, pool: Pool, sampling: Sampling) -> None:
+    """Refuse a pool that another model, template, prompt or sampling has built."""
+    model, built = config.model, pool.identity["model"]
+    mine = fingerprint(model.name_or_path, model.revision)
+    theirs = built["fingerprint"]
+    wrong = [part for part in theirs if theirs[part] != mine.get(part)]
+    if pool.identity["prompt"] != config.prompt.model_dump():
+        wrong.append("prompt settings")
+    built_with = pool.identity["sampling"]
+    wrong += [
+        f"sampling.{key} ({built_with.get(key)} in the pool, {value} here)"
+        for key, value in sampling.as_dict().items()
+        if built_with.get(key) != value and (key, built_with.get(key)) not in KNOWINGLY
+    ]
+    if pool.group_size != config.pool.group_size:
+        wrong.append(f"pool.group_size ({pool.group_size} in the pool)")
+    if wrong:
+        raise IncompatibleError(
+            f"the pool was built by {built['name_or_path']!r}, and this config's "
+            f"{model.name_or_path!r} differs in: {', '.join(wrong)}",
+            hint="train the policy that built the pool, with the prompt it was built with",
+        )

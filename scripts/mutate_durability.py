@@ -134,7 +134,11 @@ def noticed_by(tests: list[str], log: Path) -> str | None:
     if status == 0:
         return None
     failed = [line for line in log.read_text().splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return failed[0].split()[1].rpartition("/")[2] if failed else "nothing could be run"
+    return (
+        failed[0].partition(" ")[2].partition(" - ")[0].rpartition("/")[2]
+        if failed
+        else "nothing could be run"
+    )
 
 
 def main() -> None:

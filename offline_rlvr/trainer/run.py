@@ -93,12 +93,9 @@ def train(
         if newest and applied >= setup.last:
             print(f"{applied} updates are applied already, {setup.last} were asked for")
             boundary.prune(module)  # the last attempt may have ended before it did
-            _evaluate(run, evaluator, module.policy, 0)
-            load_weights(module.policy, newest / "model")
-            _evaluate(run, evaluator, module.policy, applied)
+            _evaluate_both(run, evaluator, module.policy, newest, applied)
         else:
-            trained = sum(p.numel() for p in module.policy.parameters() if p.requires_grad)
-            check_space(run.path, disk_need(config, setup, trained))
+            check_space(run.path, disk_need(config, setup, module.policy.trained))
             stream = PoolData(setup.pool, setup.plan, applied, setup.last)
             trainer.fit(module, datamodule=stream, ckpt_path=newest)
             _tell_if_stopped(stop, module.applied, setup.last)
@@ -144,6 +141,15 @@ def _evaluate(run: RunFolder, evaluator: Evaluator | None, policy: Policy, updat
         write_evaluation(path, result)
         mean = result.summary()[f"mean@{result.n}"]["value"]
         print(f"evaluated after update {update}: mean@{result.n} {mean:.1%}", flush=True)
+
+
+def _evaluate_both(
+    run: RunFolder, evaluator: Evaluator | None, policy: Policy, newest: Path, applied: int
+) -> None:
+    """Make up for what a finished run lacks; `policy` is the base still."""
+    _evaluate(run, evaluator, policy, 0)
+    load_weights(policy, newest / "model")
+    _evaluate(run, evaluator, policy, applied)
 
 
 def _module(config: Config, setup: Setup, run: RunFolder, recorder: Recorder) -> OfflineModule:

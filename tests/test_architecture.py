@@ -21,6 +21,7 @@ LAYERS = [
     {"evaluation"},
     {"trainer"},
     {"report"},
+    {"study"},
     {"cli"},
 ]
 #: Objectives see arithmetic only, the laboratory objectives only; the policy does not know where
@@ -41,7 +42,7 @@ LIBRARIES = {
     "ray": {"generation"},
 }
 #: The places that turn a config into objects; everything else takes plain arguments.
-CONFIG_READERS = ("pool/build/", "evaluation/run.py", "trainer/", "cli/", "config/")
+CONFIG_READERS = ("pool/build/", "evaluation/run.py", "trainer/", "study/", "cli/", "config/")
 
 
 def name_of(path):

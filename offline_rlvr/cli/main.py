@@ -13,6 +13,7 @@ from cyclopts import App
 from offline_rlvr import __version__
 from offline_rlvr.cli import config, job, pool, run
 from offline_rlvr.cli.lab import lab
+from offline_rlvr.cli.study import study
 from offline_rlvr.errors import Interrupted, OfflineRlvrError, ResourceError
 
 app = App(
@@ -32,6 +33,7 @@ app.command(job.evaluate)
 app.command(job.report)
 app.command(run.app)
 app.command(run.resume)
+app.command(study)
 app.command(lab)
 app.command(config.app)
 app.command(config.objectives)

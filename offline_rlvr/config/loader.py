@@ -65,11 +65,20 @@ def load_config(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> 
     Raises:
         ConfigError: Lists every problem with file and line, and the nearest key for an unknown one.
     """
-    values, where = _read_with_base(Path(path), ())
+    values, where = read_with_base(Path(path))
     for key, text in overrides:
         layer, place = _override(key, text)
         values = merge(values, layer)
         where.update(place)
+    return checked(values, where)
+
+
+def checked(values: dict[str, Any], where: dict[Key, str]) -> Config:
+    """The config of some values, written at the given places.
+
+    Raises:
+        ConfigError: As `load_config`.
+    """
     try:
         config = Config.model_validate(values)
     except ValidationError as error:
@@ -92,7 +101,18 @@ def merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _read_with_base(path: Path, seen: tuple[Path, ...]) -> tuple[dict[str, Any], dict[Key, str]]:
+def read_with_base(
+    path: Path, seen: tuple[Path, ...] = ()
+) -> tuple[dict[str, Any], dict[Key, str]]:
+    """The values of a file over those of its bases, and where each key was written.
+
+    Args:
+        path: The YAML file.
+        seen: Files that have named this one as their base.
+
+    Raises:
+        ConfigError: A file that cannot be read, is not YAML, or is its own base.
+    """
     if path.resolve() in seen:
         raise ConfigError(
             f"{path}: `base` leads back to this file", hint="remove one of the `base` keys"
@@ -113,7 +133,7 @@ def _read_with_base(path: Path, seen: tuple[Path, ...]) -> tuple[dict[str, Any],
         raise ConfigError(
             f"{_nearest(where, ('base',))}: base: a path of another YAML file is allowed"
         )
-    below, below_where = _read_with_base(path.parent / base, (*seen, path.resolve()))
+    below, below_where = read_with_base(path.parent / base, (*seen, path.resolve()))
     return merge(below, values), {**below_where, **where}
 
 

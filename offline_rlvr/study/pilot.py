@@ -1,0 +1,95 @@
+"""How long a study takes and how much disk it needs, from the first updates of its first run."""
+
+import shutil
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from offline_rlvr.stream import Plan, read_rows
+from offline_rlvr.study.commands import Commands
+from offline_rlvr.study.runs import StudyRun
+
+#: The first of them loads kernels and scores the anchors' first window.
+UPDATES = 4
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """What one short run cost.
+
+    Attributes:
+        around_s: Starting, and evaluating twice.
+        update_s: A later update, median.
+        planned: Updates of a whole pass over the pool.
+        checkpoint_bytes: One checkpoint.
+        other_bytes: Of everything else, per update.
+    """
+
+    around_s: float
+    update_s: float
+    planned: int
+    checkpoint_bytes: int
+    other_bytes: float
+
+    @classmethod
+    def measure(cls, run: StudyRun, pool: Path, commands: Commands) -> "Pilot":
+        """Train a few updates of a run in a folder that is removed again."""
+        folder = run.folder.parent / "pilot"
+        shutil.rmtree(folder, ignore_errors=True)
+        log = run.folder.parent / "logs" / "pilot.log"
+        start = time.monotonic()
+        arguments = ["train", run.job, "--pool", pool, "--run", folder, "--max-updates", UPDATES]
+        commands.run(arguments, log)
+        seconds = time.monotonic() - start
+        rows = [row["time/update_s"] for row in read_rows(folder / "metrics.jsonl")]
+        checkpoint = max((folder / "checkpoints").glob("update-*"))
+        saved = _size(checkpoint)
+        pilot = cls(
+            around_s=seconds - sum(rows),
+            update_s=statistics.median(rows[1:] or rows),
+            planned=Plan.load(folder / "plan.parquet").updates,
+            checkpoint_bytes=saved,
+            other_bytes=(_size(folder) - _size(folder / "checkpoints")) / len(rows),
+        )
+        shutil.rmtree(folder)
+        return pilot
+
+    def updates(self, run: StudyRun) -> int:
+        """Updates that a run will make."""
+        return min(self.planned, run.config.train.max_updates or self.planned)
+
+    def seconds(self, run: StudyRun) -> float:
+        """Of a whole run."""
+        updates, every = self.updates(run), run.config.evaluation.every
+        evaluations = 2 if every is None else 1 + -(-updates // every)
+        return self.around_s * evaluations / 2 + updates * self.update_s
+
+    def disk(self, run: StudyRun) -> float:
+        """Bytes that a finished run takes."""
+        kept = run.config.train.keep_checkpoints
+        return kept * self.checkpoint_bytes + self.updates(run) * self.other_bytes
+
+    def describe(self, runs: list[StudyRun], parallel: int) -> str:
+        """One line about what is still to be done."""
+        seconds = sum(map(self.seconds, runs)) / parallel
+        gib = sum(map(self.disk, runs)) / GIB
+        updates = sum(map(self.updates, runs))
+        return (
+            f"{len(runs)} runs to go, {updates:,} updates in all; about {clock(seconds)} "
+            f"with {parallel} at a time, and {gib:.2f} GiB of disk (from {UPDATES} updates of "
+            f"{runs[0].method})"
+        )
+
+
+def clock(seconds: float) -> str:
+    """`1 h 05 min`, `12 min`, `40 s`."""
+    minutes, hours = round(seconds / 60), int(seconds // 3600)
+    if hours:
+        return f"{hours} h {minutes - 60 * hours:02d} min"
+    return f"{minutes} min" if minutes else f"{seconds:.0f} s"
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -1,0 +1,91 @@
+"""The runs of a study on disk: `OUTPUT/METHOD-SEED`, each with its job beside it."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from offline_rlvr.config import Config
+from offline_rlvr.config.study import Study
+from offline_rlvr.durable import make_folder, write_file
+from offline_rlvr.errors import ConfigError, DataError
+from offline_rlvr.trainer.status import RunStatus
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """One method with one seed.
+
+    Attributes:
+        method: Its name in the study.
+        seed: Order of the groups and sampling of the evaluation.
+        config: The whole job.
+        folder: The run's folder.
+    """
+
+    method: str
+    seed: int
+    config: Config
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """Of the run."""
+        return self.folder.name
+
+    @property
+    def job(self) -> Path:
+        """Where its config lies, for `offline-rlvr train`."""
+        return self.folder.parent / "jobs" / f"{self.name}.yaml"
+
+    @property
+    def status(self) -> RunStatus | None:
+        """Where it stands; None before its first start."""
+        return RunStatus.of(self.folder) if (self.folder / "run.json").is_file() else None
+
+    @property
+    def finished(self) -> bool:
+        """Trained to the end and, where that was asked for, evaluated there."""
+        status = self.status
+        if status is None or status.state != "complete":
+            return False
+        evaluated = {update for update, _, _ in status.accuracy}
+        return self.config.evaluation.problems is None or status.asked in evaluated
+
+    def write_job(self) -> Path:
+        """Put the config where the command reads it.
+
+        Raises:
+            ConfigError: The study was changed and this run had begun with the old settings.
+        """
+        text = self.config.to_yaml().encode()
+        if self.job.exists() and self.job.read_bytes() != text and self.folder.exists():
+            raise ConfigError(
+                f"the settings of {self.name} are not those that it was started with "
+                f"(see {self.job})",
+                hint="give the changed study another --output, or remove the run: "
+                f"rm -r {shlex.quote(str(self.folder))}",
+            )
+        make_folder(self.job.parent)
+        write_file(self.job, text, replace=True)
+        return self.job
+
+
+def study_runs(study: Study, output: Path) -> list[StudyRun]:
+    """Every run of a study in its order.
+
+    Raises:
+        DataError: The output folder holds something else.
+    """
+    runs = [
+        StudyRun(method, seed, config, output / f"{method}-{seed}")
+        for (method, seed), config in study.jobs.items()
+    ]
+    known = {run.name for run in runs} | {"jobs", "logs", "compare", "pilot"}
+    found = {entry.name for entry in output.iterdir()} if output.is_dir() else set()
+    strangers = sorted(name for name in found - known if not name.startswith("."))
+    if strangers:
+        raise DataError(
+            f"{output} holds what is not of this study: {', '.join(strangers[:3])}",
+            hint="choose another --output",
+        )
+    return runs

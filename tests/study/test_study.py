@@ -1,0 +1,147 @@
+"""`offline-rlvr study`: methods x seeds on one pool, continued after any stop."""
+
+import signal
+import time
+
+import pytest
+
+from offline_rlvr.config.study import load_study
+from offline_rlvr.errors import ConfigError, DataError
+from offline_rlvr.study.commands import Commands
+from offline_rlvr.study.runs import study_runs
+from offline_rlvr.trainer.status import find_runs
+from offline_rlvr.trainer.verify import verify_run
+
+METHODS = """
+methods:
+  GGPO: {objective: {name: ggpo, beta: 1.0}}
+  pg:
+    objective: {name: pg}
+"""
+
+
+@pytest.fixture
+def study_file(small_job, small_pool, tmp_path):
+    def write(text=METHODS, seeds="[0, 7]", job="{train: {max_updates: 3}}"):
+        path = tmp_path / "two methods" / "study.yaml"
+        path.parent.mkdir(exist_ok=True)
+        head = f"base: {small_job}\npool: {small_pool}\nseeds: {seeds}\njob: {job}\n"
+        path.write_text(head + text)
+        return path
+
+    return write
+
+
+def test_every_run_is_an_ordinary_one_and_a_finished_study_does_nothing(
+    command, study_file, tmp_path
+):
+    file, output = study_file(), tmp_path / "runs"
+    code, said = command("study", file, "--output", output, "--parallel", "2")
+    assert code == 0, said
+    assert "study two methods: 2 methods (GGPO, pg) x 2 seeds" in said
+    assert "4 runs to go, 12 updates in all; about" in said
+    finished = sorted(line for line in said.splitlines() if line.startswith("finished"))
+    assert [line.split(",")[0] for line in finished] == [
+        f"finished {name}" for name in ("GGPO-0", "GGPO-7", "pg-0", "pg-7")
+    ]
+    runs = find_runs(output)
+    assert [(run.run.path.name, run.state, run.applied) for run in runs] == [
+        (name, "complete", 3) for name in ("GGPO-0", "GGPO-7", "pg-0", "pg-7")
+    ]
+    plans = [run.run.facts["plan"]["hash"] for run in runs]
+    assert plans[0] == plans[2] != plans[1] == plans[3]  # one order per seed for all methods
+    for run in runs:
+        verify_run(run.run.path)
+    before = {path: path.stat().st_mtime_ns for path in output.rglob("ledger.jsonl")}
+    code, said = command("study", file, "--output", output)
+    assert code == 0
+    assert "4 of 4 runs are finished" in said
+    assert before == {path: path.stat().st_mtime_ns for path in output.rglob("ledger.jsonl")}
+
+
+def test_a_stop_reaches_every_run_and_the_same_command_goes_on(
+    start, command, study_file, tmp_path
+):
+    file, output = study_file(seeds="[0]", job="{train: {max_updates: 6}}"), tmp_path / "runs"
+    process = start("study", file, "--output", output, "--parallel", "2")
+    ledgers = [output / name / "ledger.jsonl" for name in ("GGPO-0", "pg-0")]
+    deadline = time.monotonic() + 200
+    while not any(path.exists() for path in ledgers):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=100)
+    assert process.returncode == 75, said
+    assert all(status.state in ("stopped", "new", "complete") for status in find_runs(output))
+    code, said = command("study", file, "--output", output, "--parallel", "2")
+    assert code == 0, said
+    assert [status.state for status in find_runs(output)] == ["complete", "complete"]
+    for status in find_runs(output):
+        verify_run(status.run.path)
+
+
+def test_a_run_that_fails_is_told_with_its_last_words(command, study_file, tmp_path):
+    text = "methods:\n  wild: {train: {learning_rate: 1.0e+30}}\n"
+    code, said = command("study", study_file(text), "--output", tmp_path / "runs")
+    assert code == 5
+    assert "ended with exit code 6" in said
+    assert "not finite; no step was taken" in said
+
+
+def test_the_plan_is_shown_without_training(command, study_file, tmp_path):
+    output = tmp_path / "runs"
+    code, said = command("study", study_file(), "--output", output, "--dry-run")
+    assert code == 0
+    assert "4 runs to go, 12 updates in all" in said
+    assert find_runs(output) == []
+    assert not (output / "pilot").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "methods: Field required"),
+        ("methods: {}\n", "methods: Dictionary should have at least 1"),
+        ("methods: {a/b: }\n", r"study.yaml:5: the method 'a/b' becomes a folder"),
+        ("methods:\n  a:\n    trian: {}\n", r"study.yaml:7: trian: unknown key; did you mean"),
+        ("methods:\n  a: {objective: {name: nope}}\n", None),
+        ("methods: {a: }\nmethod: 1\n", "method: Extra inputs"),
+        ("methods: {a: {train: {seed: 3}}}\n", r"study.yaml:5: a method may not set train.seed"),
+    ],
+)
+def test_a_wrong_study_is_refused_with_its_line(text, message, study_file):
+    path = study_file(text)
+    if message is None:
+        load_study(path)  # a name is checked where the part is loaded
+        return
+    with pytest.raises(ConfigError, match=message):
+        load_study(path)
+
+
+def test_seeds_are_distinct(study_file):
+    with pytest.raises(ConfigError, match=r"study.yaml:3: a seed is written twice"):
+        load_study(study_file(seeds="[1, 1]"))
+
+
+def test_a_study_that_was_changed_does_not_mix_with_what_it_was(study_file, tmp_path):
+    output = tmp_path / "runs"
+    (run, *_) = study_runs(load_study(study_file()), output)
+    run.write_job()
+    run.folder.mkdir()
+    (changed, *_) = study_runs(load_study(study_file(job="{train: {max_updates: 4}}")), output)
+    with pytest.raises(ConfigError, match="GGPO-0 are not those that it was started with"):
+        changed.write_job()
+    (output / "something").mkdir()
+    with pytest.raises(DataError, match="not of this study: something"):
+        study_runs(load_study(study_file()), output)
+
+
+def test_each_process_has_its_share_of_the_machine(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert Commands(4)._environment(0)["OMP_NUM_THREADS"] == "2"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-abc")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    devices = [Commands(2)._environment(share)["CUDA_VISIBLE_DEVICES"] for share in (0, 1)]
+    assert devices == ["3", "GPU-abc"]

@@ -60,11 +60,21 @@ def write_file(path: Path, data: bytes | memoryview, *, replace: bool = False) -
     temporary = path.with_name(TMP_PREFIX + path.name)
     with writing(path):
         try:
-            _write_synced(temporary, memoryview(data))
+            _write_synced(temporary, memoryview(data), os.O_TRUNC)
             _install(temporary, path, replace)
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def append_file(path: Path, data: bytes) -> None:
+    """Add `data` to the end of a file, made when missing; its name is durable after `sync_folder`.
+
+    Raises:
+        ResourceError: As `write_file`; a part of `data` may stand at the end of the file.
+    """
+    with writing(path):
+        _write_synced(path, memoryview(data), os.O_APPEND)
 
 
 @contextmanager
@@ -135,6 +145,21 @@ def make_folder(path: Path) -> None:
         sync_folder(path.parent)
 
 
+def remove_folder(path: Path) -> None:
+    """Delete a folder; a kill on the way leaves the whole folder or a temporary sibling."""
+    temporary = path.with_name(TMP_PREFIX + path.name)
+    with writing(path):
+        os.rename(path, temporary)
+        shutil.rmtree(temporary)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete what killed writers left in a folder."""
+    for path in folder.glob(f"{TMP_PREFIX}*"):
+        with writing(path):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 def file_sha256(path: Path) -> str:
     """Hex digest of a file's content, read in pieces."""
     with path.open("rb") as file:
@@ -154,8 +179,8 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _write_synced(path: Path, data: memoryview) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+def _write_synced(path: Path, data: memoryview, mode: int) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | mode
     descriptor = os.open(path, flags, 0o666)
     try:
         while data:

@@ -33,12 +33,28 @@ evaluation:
 """
 
 
+def pytest_collection_modifyitems(config, items):
+    """The soak takes too long for every day: it is left out unless it is asked for."""
+    if "soak" in (config.option.markexpr or ""):
+        return
+    left_out = [item for item in items if item.get_closest_marker("soak")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory):
     """Nothing that a test keeps is found by, or comes from, the user's own runs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OFFLINE_RLVR_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture
+def soak_seed():
+    """Of what happens at random moments; `SOAK_SEED` sets it, and the soak prints it."""
+    return int(os.environ.get("SOAK_SEED", "0"))
 
 
 @pytest.fixture(scope="session")

@@ -19,9 +19,9 @@ def list_runs(folder: Path = Path("runs")) -> None:
     folder
         Where the runs lie.
     """
-    from offline_rlvr.trainer.status import COLUMNS, find_runs
+    from offline_rlvr.trainer import status
 
-    rows = [COLUMNS, *(status.row for status in find_runs(folder))]
+    rows = [status.COLUMNS, *status.list_runs(folder)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip())
@@ -104,9 +104,10 @@ def verify(run: Path) -> None:
 def resume(run: Path, *overrides: Overrides, pool: Path | None = None) -> None:
     """Go on with a run from its own config and pool, whatever ended it.
 
-    These settings may change on the way: train.max_updates (upwards only where an anchor's window
-    ends), train.checkpoint_every, train.keep_checkpoints, evaluation.every, model.device, logger.
-    Any other change is refused.
+    Overrides may change what does not change the numbers: train.max_updates (upwards only where an
+    anchor's window ends), train.checkpoint_every, train.keep_checkpoints, evaluation.every,
+    model.device, logger. Any other change is refused (exit code 4, naming each key), and so are
+    another pool, another commit of it, and another plan.
 
     Parameters
     ----------

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from offline_rlvr.durable import write_file
+from offline_rlvr.durable import TMP_PREFIX, make_folder, write_file
 from offline_rlvr.errors import DataError
 from offline_rlvr.evaluation.records import Evaluation
 
@@ -59,7 +59,7 @@ def write_evaluation(path: Path, evaluation: Evaluation) -> None:
     table = pa.Table.from_arrays(arrays, schema=SCHEMA.with_metadata(metadata))
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_file(path, sink.getvalue().to_pybytes(), replace=True)
 
 
@@ -104,5 +104,7 @@ def read_evaluation(path: Path) -> Evaluation:
 
 def read_evaluations(run_dir: Path) -> list[Evaluation]:
     """All evaluations of a run, by set and update; an empty list when there is none."""
-    paths = sorted((run_dir / "evaluations").glob("*.parquet"))
+    found = sorted((run_dir / "evaluations").glob("*.parquet"))
+    # What a killed write left is no evaluation, and reading a pipe would never end.
+    paths = [path for path in found if path.is_file() and not path.name.startswith(TMP_PREFIX)]
     return sorted((read_evaluation(path) for path in paths), key=lambda e: (e.name, e.update))

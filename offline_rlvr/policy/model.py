@@ -91,6 +91,11 @@ class Policy(nn.Module):
         return self.causal_lm.get_input_embeddings().weight.device  # pyright: ignore
 
     @property
+    def trained(self) -> int:
+        """Weights that get a gradient."""
+        return sum(p.numel() for p in self.parameters() if p.requires_grad)
+
+    @property
     def head(self) -> Head:
         """Output head with temperature and soft-capping."""
         linear: nn.Linear = self.causal_lm.get_output_embeddings()  # pyright: ignore

@@ -106,20 +106,24 @@ def seal(body: dict[str, Any]) -> bytes:
     return (json.dumps(sealed, indent=1, allow_nan=False) + "\n").encode()
 
 
-def read_sealed(path: Path) -> tuple[dict[str, Any], str]:
+def read_sealed(path: Path, hint: str = RESTORE) -> tuple[dict[str, Any], str]:
     """The body of a sealed JSON file, and the sha256 of the file.
+
+    Args:
+        path: The file.
+        hint: What to do when it is damaged.
 
     Raises:
         DataError: Missing, not a regular file, or not byte for byte what `seal` wrote.
         IncompatibleError: Written by a newer version of this package.
     """
-    data = _read_small(path)
+    data = _read_small(path, hint)
     try:
         body = json.loads(data)
     except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict):
-        raise DataError(f"{path} is damaged: not a JSON object", hint=RESTORE)
+        raise DataError(f"{path} is damaged: not a JSON object", hint=hint)
     version = body.get("schema_version")
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise IncompatibleError(
@@ -134,7 +138,7 @@ def read_sealed(path: Path) -> tuple[dict[str, Any], str]:
     if not whole:
         raise DataError(
             f"{path} is damaged: its checksum does not fit its content",
-            hint=RESTORE,
+            hint=hint,
         )
     return body, sha256(data)
 
@@ -198,15 +202,15 @@ def _read_commit(path: Path, number: int, previous: str) -> Logged:
     return Logged(commit, digest)
 
 
-def _read_small(path: Path) -> bytes:
+def _read_small(path: Path, hint: str) -> bytes:
     """A small regular file, links refused."""
     if path.is_symlink():
         raise DataError(
-            f"{path} is a symbolic link; a pool holds real files only",
-            hint="copy the pool with its links resolved: cp -rL",
+            f"{path} is a symbolic link; only real files are read",
+            hint="copy the folder with its links resolved: cp -rL",
         )
     if not path.is_file():
-        raise DataError(f"{path} is missing", hint=RESTORE)
+        raise DataError(f"{path} is missing", hint=hint)
     if path.stat().st_size > _MAX_JSON_BYTES:
         raise DataError(f"{path} is larger than any file of its kind")
     try:

@@ -4,7 +4,7 @@ The Lightning data module is in `stream.data`.
 """
 
 from offline_rlvr.stream.journal import Journal, read_rows
-from offline_rlvr.stream.ledger import check_ledger
+from offline_rlvr.stream.ledger import check_ledger, ledger_digest
 from offline_rlvr.stream.plan import Plan, make_plan
 
-__all__ = ["Journal", "Plan", "check_ledger", "make_plan", "read_rows"]
+__all__ = ["Journal", "Plan", "check_ledger", "ledger_digest", "make_plan", "read_rows"]

@@ -6,12 +6,11 @@ reopened.
 """
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from offline_rlvr.durable import write_file
+from offline_rlvr.durable import append_file, sync_folder, write_file, writing
 from offline_rlvr.errors import DataError
 
 Row = dict[str, Any]
@@ -26,14 +25,16 @@ class Journal:
 
     def __init__(self, path: Path):
         self.path = path
+        self._named = False
 
     def append(self, row: Row) -> None:
         """Write one row durably. Non-finite numbers are stored as null: JSON has no NaN."""
         line = json.dumps(_finite(row), allow_nan=False) + "\n"
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+        append_file(self.path, line.encode())
+        if not self._named:
+            with writing(self.path):
+                sync_folder(self.path.parent)
+            self._named = True
 
     def rows(self) -> list[Row]:
         """All whole rows, in order."""
@@ -50,12 +51,10 @@ class Journal:
         rows = self.rows()
         kept = [row for row in rows if row["update"] <= update]
         late = [row for row in rows if row["update"] > update]
-        if discarded is not None:
-            aside = Journal(discarded)
-            for row in late:
-                aside.append(row)
-        text = "".join(json.dumps(row) + "\n" for row in kept)
-        write_file(self.path, text.encode(), replace=True)
+        if discarded is not None and late:
+            there = list(read_rows(discarded))  # a kill may have come between these two files
+            _rewrite(discarded, [*there, *(row for row in late if row not in there)])
+        _rewrite(self.path, kept)
         return len(late)
 
 
@@ -68,6 +67,8 @@ def read_rows(path: Path) -> Iterator[Row]:
     """
     if not path.exists():
         return
+    if not path.is_file():  # reading a pipe would never end
+        raise DataError(f"{path} is not a file")
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):
         if number == len(lines):  # what follows the last newline: empty, or torn
@@ -79,6 +80,11 @@ def read_rows(path: Path) -> Iterator[Row]:
         if not isinstance(row, dict) or not isinstance(row.get("update"), int):
             raise DataError(f"{path}:{number}: expected an object with an integer `update`")
         yield row
+
+
+def _rewrite(path: Path, rows: list[Row]) -> None:
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    write_file(path, text.encode(), replace=True)
 
 
 def _finite(value: Any) -> Any:

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from offline_rlvr.durable import write_file
+from offline_rlvr.durable import make_folder, write_file, writing
 from offline_rlvr.errors import DataError, IncompatibleError
 from offline_rlvr.trainer.initial_scores import InitialScores
 
@@ -55,8 +55,7 @@ class Anchor:
 
     def window(self, update: int) -> range:
         """Updates that share the anchor of `update`."""
-        first = (update - 1) // self.refresh_every * self.refresh_every + 1
-        return range(first, min(first + self.refresh_every, self.last + 1))
+        return windows_of(self.refresh_every, self.last)[(update - 1) // self.refresh_every]
 
     def ready(self, update: int) -> bool:
         """Whether the table of this update's window is loaded."""
@@ -81,7 +80,7 @@ class Anchor:
         self._table = {int(number): value for number, value in load(data).items()}
         self.first = window.start
         self._digest = hashlib.sha256(data).hexdigest()
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         write_file(self._path(window.start), data, replace=True)
 
     def logprobs(self, update: int) -> Float[Tensor, "G K T"]:
@@ -104,16 +103,7 @@ class Anchor:
         Raises:
             DataError: The table is missing or is not the one that the checkpoint saw.
         """
-        path = self._path(int(state["first"]))
-        try:
-            data = path.read_bytes()
-            if hashlib.sha256(data).hexdigest() != state["sha256"]:
-                raise DataError(
-                    f"{path} is not the {self.name} table that the checkpoint was written with"
-                )
-            table = load(data)
-        except (OSError, SafetensorError) as error:
-            raise DataError(f"the {self.name} table {path} cannot be read: {error}") from error
+        table = read_table(self.folder, self.name, state)
         self._table = {int(number): value for number, value in table.items()}
         self._digest = str(state["sha256"])
         self.first = int(state["first"])
@@ -123,7 +113,35 @@ class Anchor:
         for path in self.folder.glob(f"{self.name}-*.safetensors"):
             first = int(path.stem.rsplit("-", 1)[1])
             if first not in keep and first != self.first:
-                path.unlink()
+                with writing(path):
+                    path.unlink()
 
     def _path(self, first: int) -> Path:
-        return self.folder / f"{self.name}-{first:06d}.safetensors"
+        return path_of(self.folder, self.name, first)
+
+
+def windows_of(refresh_every: int | None, last: int) -> list[range]:
+    """The updates that share a table, window by window; None: one window over the whole run."""
+    length = refresh_every or last
+    return [range(first, min(first + length, last + 1)) for first in range(1, last + 1, length)]
+
+
+def path_of(folder: Path, name: str, first: int) -> Path:
+    """Where the table of the window that starts at update `first` lies."""
+    return folder / f"{name}-{first:06d}.safetensors"
+
+
+def read_table(folder: Path, name: str, state: dict[str, str | int]) -> dict[str, Tensor]:
+    """The table that a checkpoint names, by update.
+
+    Raises:
+        DataError: It is missing, or not the one that the checkpoint was written with.
+    """
+    path = path_of(folder, name, int(state["first"]))
+    try:
+        data = path.read_bytes()
+        if hashlib.sha256(data).hexdigest() != state["sha256"]:
+            raise DataError(f"{path} is not the {name} table that the checkpoint was written with")
+        return load(data)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"the {name} table {path} cannot be read: {error}") from error

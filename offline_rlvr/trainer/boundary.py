@@ -101,7 +101,7 @@ class UpdateBoundary(pl.Callback):
             with pl_module.phases("checkpoint"):
                 self.recorder.flush()
                 trainer.save_checkpoint(checkpoints.folder_of(self.folder, update))
-                self._prune(pl_module)
+                self.prune(pl_module)
         if stopping:
             trainer.should_stop = True
         else:
@@ -116,7 +116,8 @@ class UpdateBoundary(pl.Callback):
             with module.phases("evaluation"):
                 self.evaluate(module.applied)
 
-    def _prune(self, module: OfflineModule) -> None:
+    def prune(self, module: OfflineModule) -> None:
+        """Remove checkpoints beyond `keep`, and anchor tables that none of those left names."""
         kept = checkpoints.prune(self.folder, self.keep)
         states = [checkpoints.read_state(folder)["anchors"] for folder in kept]
         for name, anchor in module.anchors.items():

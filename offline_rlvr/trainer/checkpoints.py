@@ -3,21 +3,32 @@
 checkpoints/update-000020/
     model/          weights or adapter, loadable by transformers / PEFT / vLLM as it is
     optimizer.pt    optimizer and scheduler states (loaded with weights_only)
-    state.json      applied updates, anchors, metric windows
+    state.json      applied updates, digest of their ledger lines, anchors, metric windows
     MANIFEST.json   bytes and sha256 of every other file
 """
 
+import io
 import json
-import shutil
+import os
+import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch.plugins.io import CheckpointIO
+from safetensors import SafetensorError
 
-from offline_rlvr.durable import TMP_PREFIX, file_sha256, publish_folder
+from offline_rlvr.durable import (
+    file_sha256,
+    publish_folder,
+    remove_folder,
+    remove_leftovers,
+    writing,
+)
 from offline_rlvr.errors import DataError, OfflineRlvrError
+from offline_rlvr.stream import Journal, ledger_digest
 
 MANIFEST = "MANIFEST.json"
 #: Key of our own state in the dictionary that Lightning hands to a `CheckpointIO`.
@@ -31,10 +42,12 @@ class UpdateCheckpointIO(CheckpointIO):
 
     Args:
         save_model: Writes the learner into a folder in its library's own format.
+        ledger: Holds a line of every update that the learner has taken.
     """
 
-    def __init__(self, save_model: Callable[[Path], None]):
+    def __init__(self, save_model: Callable[[Path], None], ledger: Journal):
         self.save_model = save_model
+        self.ledger = ledger
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None
@@ -42,9 +55,14 @@ class UpdateCheckpointIO(CheckpointIO):
         """Publish the folder `path`; ResourceError and no `path` when a write is refused."""
 
         def fill(folder: Path) -> None:
-            self.save_model(folder / "model")
-            torch.save({key: checkpoint[key] for key in TENSOR_KEYS}, folder / "optimizer.pt")
-            (folder / "state.json").write_text(json.dumps(checkpoint[STATE], indent=1))
+            try:
+                self.save_model(folder / "model")
+            except SafetensorError as error:
+                raise _reason_of(error) from error
+            _save_tensors({key: checkpoint[key] for key in TENSOR_KEYS}, folder / "optimizer.pt")
+            state = dict(checkpoint[STATE])
+            state["ledger"] = ledger_digest(self.ledger.rows(), state["applied"])
+            (folder / "state.json").write_text(json.dumps(state, indent=1))
             files = {
                 str(file.relative_to(folder)): {
                     "bytes": file.stat().st_size,
@@ -63,7 +81,13 @@ class UpdateCheckpointIO(CheckpointIO):
         """What Lightning restores; the weights are read by the module from `path/model`."""
         folder = Path(path)
         verify(folder)
-        tensors = torch.load(folder / "optimizer.pt", map_location=map_location, weights_only=True)
+        path = folder / "optimizer.pt"
+        try:
+            tensors = torch.load(path, map_location=map_location, weights_only=True)
+            tensors = {key: tensors[key] for key in TENSOR_KEYS}
+        except (pickle.UnpicklingError, RuntimeError, LookupError, TypeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise DataError(f"{path} holds no optimizer state: {reason}") from error
         return {
             "pytorch-lightning_version": "2.6.0",
             "epoch": 0,
@@ -75,7 +99,7 @@ class UpdateCheckpointIO(CheckpointIO):
 
     def remove_checkpoint(self, path: Any) -> None:
         """Delete a checkpoint folder."""
-        shutil.rmtree(Path(path))
+        remove_folder(Path(path))
 
 
 def folder_of(checkpoints: Path, update: int) -> Path:
@@ -84,26 +108,40 @@ def folder_of(checkpoints: Path, update: int) -> Path:
 
 
 def verify(folder: Path) -> None:
-    """Check every file of a checkpoint against its manifest.
+    """Check that a checkpoint holds exactly the files of its manifest, byte for byte.
 
     Raises:
-        DataError: Naming the first file that is missing, cut, changed or unreadable.
+        DataError: Naming the first file that is missing, cut, changed, unreadable or too many.
     """
     try:
+        found = [folder, *folder.rglob("*")]
+        there = {str(path.relative_to(folder)) for path in found if _is_file(path)}
         manifest = json.loads((folder / MANIFEST).read_text())
+        for name in sorted({*manifest, MANIFEST, "state.json", "optimizer.pt"} ^ there):
+            what = "is missing" if name in manifest else f"is not in {MANIFEST}"
+            raise DataError(f"the checkpoint {folder} is damaged: {name} {what}")
         for name, facts in manifest.items():
             file = folder / name
             if file.stat().st_size != facts["bytes"] or file_sha256(file) != facts["sha256"]:
                 raise DataError(f"{file} is damaged: its bytes are not those of {MANIFEST}")
-        if "state.json" not in manifest or "optimizer.pt" not in manifest:
-            raise DataError(f"{folder / MANIFEST} does not name state.json and optimizer.pt")
+        read_state(folder)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"the checkpoint {folder} is damaged: {error}") from error
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """`state.json` of a verified checkpoint."""
-    return json.loads((folder / "state.json").read_text())
+    """`state.json` of a checkpoint.
+
+    Raises:
+        DataError: It is not the state of the update that the folder is named after.
+    """
+    path = folder / "state.json"
+    state = json.loads(path.read_text())
+    if folder_of(folder.parent, state["applied"]) != folder:
+        raise DataError(f"{path} is of update {state['applied']}")
+    if not isinstance(state["ledger"], str) or not isinstance(state["anchors"], dict):
+        raise DataError(f"{path} does not say which ledger lines and anchors belong to it")
+    return state
 
 
 def newest(checkpoints: Path, say: Callable[[str], None]) -> Path | None:
@@ -116,14 +154,14 @@ def newest(checkpoints: Path, say: Callable[[str], None]) -> Path | None:
     Raises:
         DataError: There were checkpoints, and none of them is whole.
     """
-    for leftover in checkpoints.glob(f"{TMP_PREFIX}*"):  # of a save that was killed
-        shutil.rmtree(leftover)
+    remove_leftovers(checkpoints)
     for folder in sorted(checkpoints.glob("update-??????"), reverse=True):
         try:
             verify(folder)
         except OfflineRlvrError as error:
             aside = _free_name(folder.with_name(folder.name + ".damaged"))
-            folder.rename(aside)
+            with writing(folder):
+                folder.rename(aside)
             say(f"{error.message}; moved to {aside.name}")
             continue
         return folder
@@ -139,8 +177,45 @@ def prune(checkpoints: Path, keep: int) -> list[Path]:
     """Remove all but the newest `keep` checkpoints; returns those that stay, oldest first."""
     folders = sorted(checkpoints.glob("update-??????"))
     for folder in folders[:-keep]:
-        shutil.rmtree(folder)
+        remove_folder(folder)
     return folders[-keep:]
+
+
+def _is_file(path: Path) -> bool:
+    """False for a folder; DataError for a link, a pipe or anything else that is not ours."""
+    if path.is_symlink() or not (path.is_file() or path.is_dir()):
+        raise DataError(f"{path} is neither a file nor a folder")
+    return path.is_file()
+
+
+class _Refusing(io.FileIO):
+    """Remembers why the system refused a write: torch raises an error of its own instead."""
+
+    refusal: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.refusal = error
+            raise
+
+
+def _save_tensors(tensors: dict[str, Any], path: Path) -> None:
+    raw = _Refusing(path, "w")
+    try:
+        with io.BufferedWriter(raw) as file:
+            torch.save(tensors, file)
+    except RuntimeError as error:
+        if raw.refusal is None:
+            raise
+        raise raw.refusal from error
+
+
+def _reason_of(error: SafetensorError) -> Exception:
+    """The OSError that safetensors tells only as text, `... (os error 28)`."""
+    found = re.search(r"os error (\d+)", str(error))
+    return OSError(int(found[1]), os.strerror(int(found[1]))) if found else error
 
 
 def _free_name(path: Path) -> Path:

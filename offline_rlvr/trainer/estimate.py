@@ -12,6 +12,7 @@ from offline_rlvr.policy import micro_batches
 from offline_rlvr.policy.load import fresh_lora
 from offline_rlvr.trainer.memory import ModelShape, choose_token_budget
 from offline_rlvr.trainer.setup import Setup, set_up
+from offline_rlvr.trainer.space import disk_need
 
 GIB = 1 << 30
 
@@ -52,7 +53,9 @@ def estimate(config: Config, pool_path: Path) -> list[str]:
         lines.append(
             f"{name:13} {'fixed' if window is None else f'refreshed every {window} updates'}"
         )
-    return [*setup.warnings, *lines, _memory(config, shape, min(budget, int(tokens.max())))]
+    lines.append(_memory(config, shape, min(budget, int(tokens.max()))))
+    lines.append(f"disk          {disk_need(config, setup, shape.trained)}")
+    return [*setup.warnings, *lines]
 
 
 def _lengths(setup: Setup) -> list[list[tuple[int, list[int]]]]:

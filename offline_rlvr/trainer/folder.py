@@ -1,7 +1,6 @@
 """The run folder: what identifies a run, and the refusal to mix two runs in one."""
 
 import datetime
-import json
 import shutil
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -10,10 +9,11 @@ from typing import Any
 
 from offline_rlvr.config import Config
 from offline_rlvr.dotted import leaves
-from offline_rlvr.durable import write_file
+from offline_rlvr.durable import make_folder, write_file
 from offline_rlvr.errors import DataError, IncompatibleError
 from offline_rlvr.generation import Sampling
 from offline_rlvr.pool import Pool
+from offline_rlvr.pool.commits import read_sealed, seal
 from offline_rlvr.pool.selection import Selected
 from offline_rlvr.pool.summary import funnel
 from offline_rlvr.stream import Plan, read_rows
@@ -28,8 +28,17 @@ MAY_CHANGE = {
     "model.device",
     "logger",
 }
-#: Parts of `run.json` that a run cannot be continued without.
-REQUIRED = {"plan", "pool", "settings", "sampling"}
+#: What a run cannot be continued or shown without, by part of `run.json`.
+REQUIRED: dict[str, dict[str, type]] = {
+    "plan": {"hash": str, "updates": int, "groups_per_update": int},
+    "pool": {"hash": str, "path": str, "commit": int},
+    "objective": {"name": str},
+    "model": {"name_or_path": str},
+    "settings": {},
+    "sampling": {},
+}
+#: What may be done where `run.json` is damaged.
+RESTORE = "restore it from a copy of the run, or start a new run under another name"
 #: What a start that was stopped before its first update may leave behind.
 UNFINISHED = {"plan.parquet", "config.yaml", "run.json", "checkpoints", "anchors"} | {
     "ledger.jsonl",
@@ -85,7 +94,7 @@ class RunFolder:
             IncompatibleError: Another config, pool or plan; names each difference.
             DataError: The folder holds something else or is damaged.
         """
-        (path / "checkpoints").mkdir(exist_ok=True)
+        make_folder(path / "checkpoints")
         if (path / "run.json").exists() and (run := cls.open(path)).started:
             run._refuse_others(config, pool, plan)
             write_file(path / "config.yaml", config.to_yaml().encode(), replace=True)
@@ -124,7 +133,7 @@ class RunFolder:
         plan.save(path / "plan.parquet")
         write_file(path / "config.yaml", config.to_yaml().encode(), replace=True)
         # Last: a folder with run.json is a run.
-        write_file(path / "run.json", (json.dumps(facts, indent=1) + "\n").encode(), replace=True)
+        write_file(path / "run.json", seal(facts), replace=True)
         return cls(path, facts)
 
     @classmethod
@@ -134,17 +143,20 @@ class RunFolder:
         Raises:
             DataError: There is none, or `run.json` is damaged.
         """
+        if not (path / "run.json").exists():
+            raise DataError(f"{path} is not a run: it has no run.json", hint="`ls runs`")
+        for name in ("config.yaml", "plan.parquet"):
+            if not (path / name).is_file():  # reading a pipe would never end
+                raise DataError(f"{path / name} is missing or not a file", hint=RESTORE)
         try:
-            facts = json.loads((path / "run.json").read_text(encoding="utf-8"))
-            for part in REQUIRED:
+            facts, _ = read_sealed(path / "run.json", RESTORE)
+            for part, kinds in REQUIRED.items():
                 if not isinstance(facts[part], dict):
                     raise TypeError(f"{part} is not an object")
-            for part in ("plan", "pool"):
-                if not isinstance(facts[part]["hash"], str):
-                    raise TypeError(f"{part}.hash is not text")
-        except FileNotFoundError as error:
-            raise DataError(f"{path} is not a run: it has no run.json", hint="`ls runs`") from error
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+                for key, kind in kinds.items():
+                    if not isinstance(facts[part][key], kind):
+                        raise TypeError(f"{part}.{key} is not {kind.__name__}")
+        except (KeyError, TypeError) as error:
             raise DataError(f"{path / 'run.json'} is damaged: {error}") from error
         return cls(path, facts)
 
@@ -161,15 +173,20 @@ class RunFolder:
             *read_rows(self.path / "ledger.jsonl"),
             *read_rows(self.path / "ledger.discarded.jsonl"),
         ]
-        return 1 + max((row.get("attempt", 0) for row in rows), default=0)
+        numbers = [row["attempt"] for row in rows if isinstance(row.get("attempt"), int)]
+        return 1 + max(numbers, default=0)
 
-    def _refuse_others(self, config: Config, pool: Pool, plan: Plan) -> None:
+    def differences(self, config: Config) -> list[str]:
+        """Settings of a config that identify a run and are not this run's."""
         stored, given = self.facts["settings"], _settings(config)
-        differing = [
+        return [
             f"{key}: {stored.get(key)!r} -> {given.get(key)!r}"
             for key in sorted(stored.keys() | given.keys())
             if stored.get(key) != given.get(key)
         ]
+
+    def _refuse_others(self, config: Config, pool: Pool, plan: Plan) -> None:
+        differing = self.differences(config)
         if self.facts["pool"]["hash"] != pool.hash:
             differing.append(f"pool: commit {self.facts['pool']['commit']} -> {pool.commit}")
         stored_plans = {self.facts["plan"]["hash"], Plan.load(self.path / "plan.parquet").hash}

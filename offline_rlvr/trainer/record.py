@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
-from offline_rlvr.durable import write_file
+from offline_rlvr.durable import make_folder, remove_leftovers, write_file, writing
 from offline_rlvr.stream import Journal
 
 #: (group ids [G], name -> [G, K]) of one micro-batch.
@@ -73,9 +73,11 @@ class Recorder:
         late = self.ledger.rewind(applied, self.ledger.path.with_name("ledger.discarded.jsonl"))
         self.metrics.rewind(applied)
         for folder in (self.responses, self.responses.with_name("evaluations")):
+            remove_leftovers(folder)
             for path in folder.glob("*.parquet"):
                 if int(path.stem.rsplit("-", 1)[1]) > applied:
-                    path.unlink()
+                    with writing(path):
+                        path.unlink()
         return late
 
     def __call__(self, result: UpdateResult) -> None:
@@ -103,7 +105,7 @@ class Recorder:
         """Publish the response rows since the last flush as one Parquet file."""
         if not self._pending:
             return
-        self.responses.mkdir(exist_ok=True)
+        make_folder(self.responses)
         first, last = self._pending[0]["update"], self._pending[-1]["update"]
         sink = pa.BufferOutputStream()
         table = pa.Table.from_pylist(self._pending, schema=RESPONSE_SCHEMA)

@@ -38,6 +38,7 @@ from offline_rlvr.trainer.module import OfflineModule
 from offline_rlvr.trainer.phases import Phases
 from offline_rlvr.trainer.record import Recorder
 from offline_rlvr.trainer.setup import Setup, set_up
+from offline_rlvr.trainer.space import check_space, disk_need
 
 
 def train(
@@ -85,14 +86,16 @@ def train(
             stop=stop,
             progress=stack.enter_context(Progress("updates", setup.last, "updates")),
         )
-        io = UpdateCheckpointIO(lambda folder: save_policy(module.policy, folder, tokenizer))
+        io = UpdateCheckpointIO(
+            lambda folder: save_policy(module.policy, folder, tokenizer), recorder.ledger
+        )
         trainer = _lightning(config, run, module.policy, [boundary, *callbacks], io, loggers)
         if newest and applied >= setup.last:
             print(f"{applied} updates are applied already, {setup.last} were asked for")
-            _evaluate(run, evaluator, module.policy, 0)
-            load_weights(module.policy, newest / "model")
-            _evaluate(run, evaluator, module.policy, applied)
+            boundary.prune(module)  # the last attempt may have ended before it did
+            _evaluate_both(run, evaluator, module.policy, newest, applied)
         else:
+            check_space(run.path, disk_need(config, setup, module.policy.trained))
             stream = PoolData(setup.pool, setup.plan, applied, setup.last)
             trainer.fit(module, datamodule=stream, ckpt_path=newest)
             _tell_if_stopped(stop, module.applied, setup.last)
@@ -119,9 +122,10 @@ def _run_folder(config: Config, path: Path, setup: Setup) -> RunFolder:
 def _where_it_stopped(run: RunFolder, setup: Setup, recorder: Recorder) -> tuple[Path | None, int]:
     """The newest whole checkpoint and its update; journals are cut back to it."""
     newest = checkpoints.newest(run.checkpoints, print)
-    applied = checkpoints.read_state(newest)["applied"] if newest else 0
+    state = checkpoints.read_state(newest) if newest else {"applied": 0, "ledger": None}
+    applied = state["applied"]
     again = recorder.rewind(applied)
-    check_ledger(setup.plan, recorder.ledger.rows(), applied)
+    check_ledger(setup.plan, recorder.ledger.rows(), applied, state["ledger"])
     if again or 0 < applied < setup.last:
         print(f"continuing after update {applied}" + (f"; {again} to do again" if again else ""))
     return newest, applied
@@ -137,6 +141,15 @@ def _evaluate(run: RunFolder, evaluator: Evaluator | None, policy: Policy, updat
         write_evaluation(path, result)
         mean = result.summary()[f"mean@{result.n}"]["value"]
         print(f"evaluated after update {update}: mean@{result.n} {mean:.1%}", flush=True)
+
+
+def _evaluate_both(
+    run: RunFolder, evaluator: Evaluator | None, policy: Policy, newest: Path, applied: int
+) -> None:
+    """Make up for what a finished run lacks; `policy` is the base still."""
+    _evaluate(run, evaluator, policy, 0)
+    load_weights(policy, newest / "model")
+    _evaluate(run, evaluator, policy, applied)
 
 
 def _module(config: Config, setup: Setup, run: RunFolder, recorder: Recorder) -> OfflineModule:

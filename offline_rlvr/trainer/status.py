@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from offline_rlvr.config import load_config
+from offline_rlvr.errors import ConfigError, DataError, printable
 from offline_rlvr.evaluation import read_evaluations
 from offline_rlvr.lock import writer_of
 from offline_rlvr.stream import read_rows
@@ -50,7 +51,7 @@ class RunStatus:
         """
         run = RunFolder.open(path)
         config = load_config(path / "config.yaml")
-        planned = int(run.facts["plan"]["updates"])
+        planned = run.facts["plan"]["updates"]
         asked = min(planned, config.train.max_updates or planned)
         ledger = list(read_rows(path / "ledger.jsonl"))
         applied = ledger[-1]["update"] if ledger else 0
@@ -99,11 +100,19 @@ SHOWN = (
 )
 
 
-def find_runs(folder: Path) -> list[RunStatus]:
-    """Every run directly in a folder, by name."""
+def list_runs(folder: Path) -> list[tuple[str, ...]]:
+    """A row (see `COLUMNS`) of every run directly in a folder, by name; damaged ones are named."""
     if not folder.is_dir():
         return []
-    return [RunStatus.of(p) for p in sorted(folder.iterdir()) if (p / "run.json").is_file()]
+    runs = [path for path in sorted(folder.iterdir()) if (path / "run.json").is_file()]
+    return [tuple(map(printable, _row(path))) for path in runs]
+
+
+def _row(path: Path) -> tuple[str, ...]:
+    try:
+        return RunStatus.of(path).row
+    except (DataError, ConfigError):
+        return (path.name, "damaged") + ("-",) * (len(COLUMNS) - 2)
 
 
 def describe(status: RunStatus) -> list[str]:
@@ -125,12 +134,12 @@ def describe(status: RunStatus) -> list[str]:
     lines += [
         f"accuracy   {mean:.1%} on {name} after update {u}" for u, name, mean in status.accuracy
     ]
-    return lines
+    return [printable(line) for line in lines]  # a run's files may come from anywhere
 
 
 def metrics_line(row: Mapping[str, Any]) -> str:
     """One update in one line."""
-    known = [f"{name} {_number(row[name])}" for name in SHOWN if name in row]
+    known = [f"{name} {_number(row[name])}" for name in SHOWN if name in row]  # numbers only
     return f"update {row['update']:<4}" + ", ".join(known)
 
 

@@ -1,15 +1,25 @@
-"""The proof, from the run folder alone, that every group counted exactly once."""
+"""The proof, from the run folder alone, that every group counted exactly once.
+
+It notices what happens to files: a line, a row, a setting or a byte that is lost, doubled, moved or
+changed. It cannot notice a forger who changes weights and computes every checksum anew.
+"""
 
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from offline_rlvr.config import load_config
 from offline_rlvr.errors import DataError
-from offline_rlvr.stream import Plan, check_ledger, read_rows
+from offline_rlvr.stream import Plan, check_ledger, make_plan, read_rows
 from offline_rlvr.trainer import checkpoints
+from offline_rlvr.trainer.anchors import read_table
 from offline_rlvr.trainer.folder import RunFolder
 
 
 def verify_run(path: Path) -> str:
-    """Check plan, ledger and the newest checkpoint against each other.
+    """Check identity, plan, ledger, records and the newest checkpoint against each other.
 
     Returns:
         One plain sentence.
@@ -18,20 +28,83 @@ def verify_run(path: Path) -> str:
         DataError: What does not fit.
     """
     run = RunFolder.open(path)
+    _check_settings(run)
     plan = Plan.load(path / "plan.parquet")
-    if plan.hash != run.facts["plan"]["hash"]:
-        raise DataError(f"{path / 'plan.parquet'} is not the plan that run.json names")
+    _check_plan(run, plan)
     folders = sorted(run.checkpoints.glob("update-??????"))
     if not folders:
         raise DataError(
             f"{path} has no checkpoint yet", hint="train until the first one is written"
         )
     checkpoints.verify(folders[-1])
-    applied = checkpoints.read_state(folders[-1])["applied"]
-    rows = [row for row in read_rows(path / "ledger.jsonl") if row["update"] <= applied]
-    check_ledger(plan, rows, applied)
+    state = checkpoints.read_state(folders[-1])
+    applied = state["applied"]
+    check_ledger(plan, read_rows(path / "ledger.jsonl"), applied, state["ledger"])
+    for name, table in state["anchors"].items():
+        if table is not None:
+            read_table(path / "anchors", name, table)
+    _check_metrics(path / "metrics.jsonl", applied)
+    _check_responses(path / "responses", plan, applied, run.facts["settings"]["pool.group_size"])
     groups = sum(len(plan.groups(update)) for update in range(1, applied + 1))
     return (
         f"{path}: the weights of update {applied} of {plan.updates} hold {groups} of "
         f"{len(plan.group_ids)} groups, each exactly once, in plan order"
     )
+
+
+def _check_settings(run: RunFolder) -> None:
+    differing = run.differences(load_config(run.path / "config.yaml"))
+    if differing:
+        raise DataError(
+            f"{run.path / 'config.yaml'} is not the config that run.json names: "
+            + "; ".join(differing)
+        )
+
+
+def _check_plan(run: RunFolder, plan: Plan) -> None:
+    """The stored plan is the one that run.json names, and the one that its facts make again."""
+    facts, settings = run.facts, run.facts["settings"]
+    again = make_plan(
+        [*plan.group_ids, *plan.unused],
+        pool_hash=facts["pool"]["hash"],
+        seed=settings["train.seed"],
+        groups_per_update=settings["train.groups_per_update"],
+        drop_last=settings["train.drop_last"],
+    )
+    if not plan.hash == facts["plan"]["hash"] == again.hash:
+        raise DataError(f"{run.path / 'plan.parquet'} is not the plan that run.json names")
+
+
+def _check_metrics(path: Path, applied: int) -> None:
+    updates = [row["update"] for row in read_rows(path)]
+    if updates[:applied] != list(range(1, applied + 1)):
+        raise DataError(f"{path} does not hold updates 1 to {applied}, one line each, in order")
+
+
+def _check_responses(folder: Path, plan: Plan, applied: int, k: int) -> None:
+    """Every response of updates 1..applied has one row."""
+    columns = ["update", "group_id", "index"]
+    try:
+        files = [file for file in folder.glob("updates-*.parquet") if file.is_file()]
+        tables = [pq.read_table(file, columns=columns) for file in files]
+        table = pa.concat_tables(tables)
+        update, group, index = (table.column(name).to_numpy() for name in columns)
+    except (OSError, pa.ArrowException, LookupError) as error:
+        raise DataError(f"{folder} cannot be read: {error}") from error
+    found = np.stack([update, group, index], axis=1)[update <= applied]
+    expected = np.array(
+        [
+            (number, group_id, i)
+            for number in range(1, applied + 1)
+            for group_id in plan.groups(number)
+            for i in range(k)
+        ]
+    )
+    if not np.array_equal(_sorted(found), _sorted(expected)):
+        raise DataError(
+            f"{folder} does not hold each response of updates 1 to {applied} exactly once"
+        )
+
+
+def _sorted(rows: np.ndarray) -> np.ndarray:
+    return rows[np.lexsort(rows.T[::-1])]

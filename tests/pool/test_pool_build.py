@@ -139,11 +139,12 @@ def test_too_many_unscored_responses_stop_the_build_and_keep_the_data(small_job,
     assert len(Pool.open(tmp_path / "pool")) == 32
 
 
+@pytest.mark.parametrize("kills", [2, pytest.param(5, marks=pytest.mark.soak)])
 def test_killed_again_and_again_the_build_ends_in_the_same_pool(
-    start, small_job, small_pool, tmp_path
+    start, small_job, small_pool, soak_seed, tmp_path, kills
 ):
-    pool, chance = tmp_path / "pool", random.Random(1)
-    for _ in range(3):
+    pool, chance = tmp_path / "pool", random.Random(soak_seed)
+    for _ in range(kills):
         process = start("pool", "build", small_job, "-o", pool)
         commits = len(list(pool.glob("commits/*.json")))
         deadline = time.monotonic() + 120

@@ -1,6 +1,7 @@
 """Journals: whole rows survive, a torn last line is dropped, damage elsewhere is told."""
 
 import json
+import os
 
 import pytest
 
@@ -46,3 +47,27 @@ def test_rewind_moves_late_rows_aside_and_appending_continues(tmp_path):
     assert [row["update"] for row in journal.rows()] == [1, 2]
     aside = (tmp_path / "discarded.jsonl").read_text().splitlines()
     assert [json.loads(line)["update"] for line in aside] == [2, 3]
+
+
+def test_a_line_and_the_name_of_a_new_journal_are_durable_once_it_is_written(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    journal = Journal(tmp_path / "j.jsonl")
+    journal.append({"update": 1})
+    assert synced == [str(tmp_path / "j.jsonl"), str(tmp_path)]
+    journal.append({"update": 2})
+    assert synced[2:] == [str(tmp_path / "j.jsonl")]
+
+
+@pytest.mark.parametrize("line", ["9", "[]", "{}", '{"update": "1"}'])
+def test_a_line_that_is_no_row_is_an_error(tmp_path, line):
+    path = tmp_path / "j.jsonl"
+    path.write_text(f'{line}\n{{"update": 1}}\n')
+    with pytest.raises(DataError, match=r"j\.jsonl:1: expected an object"):
+        list(read_rows(path))
+
+
+def test_a_pipe_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "j.jsonl")
+    with pytest.raises(DataError, match="is not a file"):
+        list(read_rows(tmp_path / "j.jsonl"))

@@ -99,3 +99,8 @@ def test_other_groups_than_planned_are_found():
     )
     with pytest.raises(DataError, match="update 2 did not train the groups of the plan"):
         check_ledger(plan, rows, applied=3)
+
+
+def test_a_selection_that_holds_a_group_twice_is_refused():
+    with pytest.raises(DataError, match="a group twice"):
+        make_plan([1, 2, 1], pool_hash="p", seed=0, groups_per_update=1)

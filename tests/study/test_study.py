@@ -9,7 +9,7 @@ from offline_rlvr.config.study import load_study
 from offline_rlvr.errors import ConfigError, DataError
 from offline_rlvr.study.commands import Commands
 from offline_rlvr.study.runs import study_runs
-from offline_rlvr.trainer.status import find_runs
+from offline_rlvr.trainer.status import RunStatus
 from offline_rlvr.trainer.verify import verify_run
 
 METHODS = """
@@ -18,6 +18,10 @@ methods:
   pg:
     objective: {name: pg}
 """
+
+
+def find_runs(folder):
+    return [RunStatus.of(path.parent) for path in sorted(folder.glob("*/run.json"))]
 
 
 @pytest.fixture

@@ -58,35 +58,6 @@ def assert_same(run, straight):
     verify_run(run)
 
 
-def test_stopping_at_every_update_changes_nothing(small_job, small_pool, straight, tmp_path):
-    """Each stop leaves work that no checkpoint holds when update is odd (a checkpoint every 2)."""
-    for update in range(1, 7):
-        config = job(small_job, ("train.max_updates", "6"))
-        stop_after(config, small_pool, tmp_path / "run", update)
-    train(job(small_job), small_pool, tmp_path / "run")
-    assert_same(tmp_path / "run", straight)
-
-
-def stop_after(config, pool, run, update):
-    """Raise out of the training right after `update` was recorded, as a crash would."""
-    from offline_rlvr.trainer.record import Recorder
-
-    class Crash(Exception):
-        pass
-
-    original = Recorder.__call__
-
-    def crashing(self, result):
-        original(self, result)
-        if result.update == update:
-            raise Crash
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Recorder, "__call__", crashing)
-        with pytest.raises(Crash):
-            train(config, pool, run)
-
-
 @pytest.fixture
 def start_training(start, small_job, small_pool, tmp_path):
     """Starts the small training without evaluation in its own process."""

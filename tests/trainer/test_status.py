@@ -10,7 +10,7 @@ from offline_rlvr.config import load_config
 from offline_rlvr.lock import WriterLock, writer_of
 from offline_rlvr.stream import read_rows
 from offline_rlvr.trainer.run import train
-from offline_rlvr.trainer.status import RunStatus, find_runs
+from offline_rlvr.trainer.status import RunStatus, list_runs
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_a_complete_run(finished, command):
 
 
 def test_a_folder_without_runs(tmp_path, command):
-    assert find_runs(tmp_path / "none") == []
+    assert list_runs(tmp_path / "none") == []
     code, output = command("run", "list", tmp_path)
     assert code == 0
     assert "no runs in" in output

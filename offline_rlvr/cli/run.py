@@ -105,8 +105,8 @@ def resume(run: Path, *overrides: Overrides, pool: Path | None = None) -> None:
     """Go on with a run from its own config and pool, whatever ended it.
 
     These settings may change on the way: train.max_updates (upwards only where an anchor's window
-    ends), train.checkpoint_every, train.keep_checkpoints, evaluation.every, model.device, logger.
-    Any other change is refused.
+    ends), train.checkpoint_every, train.keep_checkpoints, train.devices, train.strategy,
+    evaluation.every, model.device, logger. Any other change is refused.
 
     Parameters
     ----------

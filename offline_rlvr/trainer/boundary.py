@@ -94,14 +94,18 @@ class UpdateBoundary(pl.Callback):
     ) -> None:
         """After one applied update."""
         update = pl_module.applied
-        stopping = self.stop.signal is not None  # read once: a signal may arrive at any line
+        # Read once: a signal may arrive at any line, and in one process only.
+        signals = pl_module.ranks.gather(self.stop.signal)
+        self.stop.signal = next((number for number in signals if number is not None), None)
+        stopping = self.stop.signal is not None
         self.progress.update(update, f"drift {pl_module.drift:.4f} nats/token")
         # An evaluation describes weights that can be loaded again, so it follows a checkpoint.
         if stopping or update % self.checkpoint_every == 0 or self._evaluation_due(update):
             with pl_module.phases("checkpoint"):
                 self.recorder.flush()
                 trainer.save_checkpoint(checkpoints.folder_of(self.folder, update))
-                self._prune(pl_module)
+                if pl_module.ranks.first:
+                    self._prune(pl_module)
         if stopping:
             trainer.should_stop = True
         else:

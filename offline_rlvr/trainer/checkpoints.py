@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch.plugins.io import CheckpointIO
+from torch import Tensor
 
 from offline_rlvr.durable import TMP_PREFIX, file_sha256, publish_folder
 from offline_rlvr.errors import DataError, OfflineRlvrError
@@ -30,10 +31,11 @@ class UpdateCheckpointIO(CheckpointIO):
     """Lightning's checkpoint dictionary <-> a checkpoint folder.
 
     Args:
-        save_model: Writes the learner into a folder in its library's own format.
+        save_model: Writes the learner into a folder in its library's own format; also given the
+            whole weights where the learner holds a part of each.
     """
 
-    def __init__(self, save_model: Callable[[Path], None]):
+    def __init__(self, save_model: Callable[[Path, dict[str, Tensor] | None], None]):
         self.save_model = save_model
 
     def save_checkpoint(
@@ -42,7 +44,7 @@ class UpdateCheckpointIO(CheckpointIO):
         """Publish the folder `path`; ResourceError and no `path` when a write is refused."""
 
         def fill(folder: Path) -> None:
-            self.save_model(folder / "model")
+            self.save_model(folder / "model", checkpoint["state_dict"] or None)
             torch.save({key: checkpoint[key] for key in TENSOR_KEYS}, folder / "optimizer.pt")
             (folder / "state.json").write_text(json.dumps(checkpoint[STATE], indent=1))
             files = {

@@ -1,6 +1,8 @@
 """The LightningModule: one minibatch of groups, one optimizer step, blind to the objective."""
 
+import operator
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, TypeVar
 
 import lightning.pytorch as pl
@@ -15,6 +17,7 @@ from offline_rlvr.diagnostics.window import EssWindow
 from offline_rlvr.errors import DataError, IncompatibleError
 from offline_rlvr.policy.load import load_weights
 from offline_rlvr.stream.data import UpdateData
+from offline_rlvr.trainer import sharding
 from offline_rlvr.trainer.accumulate import Accumulated, Accumulator, require_finite
 from offline_rlvr.trainer.anchors import Anchor
 from offline_rlvr.trainer.checkpoints import STATE
@@ -51,6 +54,7 @@ class OfflineModule(pl.LightningModule):
         self.accumulator = accumulator
         self.policy = accumulator.policy
         self.phases = accumulator.phases
+        self.ranks = accumulator.ranks
         self.train_config = train
         self.data = data
         self.anchors = anchors
@@ -117,7 +121,14 @@ class OfflineModule(pl.LightningModule):
         self.optimizers().zero_grad()  # type: ignore[union-attr]
         tables = {name: anchor.logprobs(update) for name, anchor in self.anchors.items()}
         entropy = (update - 1) % self.train_config.log_entropy_every == 0
-        return self.accumulator.add_gradients(update, groups, groups.totals, tables, entropy)
+        shares = self.ranks.together(
+            lambda: self.accumulator.add_gradients(
+                update, groups, groups.totals, tables, entropy
+            ).cpu()
+        )
+        with self.phases("reduction"):
+            self.ranks.add_gradients(self.policy.parameters())
+        return reduce(operator.add, shares)
 
     def _within_memory(self, work: Callable[[], T]) -> T:
         """Do some work, all of it again with smaller micro-batches when the memory is too small."""
@@ -138,11 +149,15 @@ class OfflineModule(pl.LightningModule):
 
     def score_update(self, update: int) -> Float[Tensor, "G K T"]:
         """The learner's log-probs of an update, with the micro-batches that will train on it."""
-        return self.accumulator.score(self.data[update - 1][1])
+        return self._score(self.data[update - 1][1])
+
+    def _score(self, groups: PoolBatch) -> Float[Tensor, "G K T"]:
+        """Log-probs of all groups, each scored by one process."""
+        return reduce(operator.add, self.ranks.together(lambda: self.accumulator.score(groups)))
 
     def _probe_metrics(self, probe: PoolBatch) -> dict[str, float]:
         """Drift on groups that no filter chose and no update trains on."""
-        scored = self.accumulator.score(probe)
+        scored = self._score(probe)
         tokens = TokenBatch(scored, probe.behavior_logprobs, probe.rewards, probe.response_mask)
         return probe_metrics([tokens])
 
@@ -168,13 +183,16 @@ class OfflineModule(pl.LightningModule):
         """Global gradient norm before clipping."""
         parameters = [p for p in self.policy.parameters() if p.requires_grad]
         limit = self.train_config.grad_clip
-        return torch.nn.utils.clip_grad_norm_(parameters, float("inf") if limit is None else limit)
+        limit = float("inf") if limit is None else limit
+        return sharding.whole(torch.nn.utils.clip_grad_norm_(parameters, limit))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Our own state, beside what Lightning stores; the weights go into `model/`."""
-        checkpoint["state_dict"] = {}
+        sharded = self.ranks.sharded
+        checkpoint["state_dict"] = sharding.whole_weights(self.policy.model) if sharded else {}
         checkpoint[STATE] = {
             "applied": self.applied,
+            "devices": self.ranks.size,
             "micro_batch_tokens": self.accumulator.token_budget,
             "noise_floor": self.noise_floor,
             "ess_window": self.ess_window.state_dict(),
@@ -186,6 +204,8 @@ class OfflineModule(pl.LightningModule):
         state = checkpoint[STATE]
         load_weights(self.policy, f"{state['folder']}/model")
         self.applied = state["applied"]
+        if (before := state.get("devices", 1)) != self.ranks.size:
+            print(f"the run had {before} devices, now {self.ranks.size}: sums round differently")
         self.accumulator.token_budget = state["micro_batch_tokens"]
         self.noise_floor = state["noise_floor"]
         self.ess_window.load_state_dict(state["ess_window"])

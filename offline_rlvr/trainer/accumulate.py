@@ -1,7 +1,9 @@
 """Loss, gradients and diagnostics of a minibatch within a token budget."""
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 
 import torch
 from jaxtyping import Float
@@ -47,7 +49,9 @@ class Accumulated:
 
 
 class Accumulator:
-    """Scores a device's share of the groups, and differentiates an objective on it.
+    """Scores groups, and differentiates an objective on them, by micro-batches.
+
+    Of several devices each takes its share of the groups; all get the results of all groups.
 
     A group too long for one forward pass takes two rounds: all its responses are scored without
     gradient, the objective gives the loss and its slope for every log-prob, and each piece is
@@ -83,23 +87,15 @@ class Accumulator:
         shares = share_out(prompts, responses, self.token_budget, size, in_step=in_step)
         return shares[self.ranks.rank]
 
-    @torch.no_grad()
     def score(self, groups: PoolBatch) -> Float[Tensor, "G K T"]:
         """Log-probs by the forward passes that `add_gradients` makes of the same groups.
 
-        Returns:
-            0 for the groups of other devices, so that the tables of all of them add up.
+        Raises:
+            MemoryError: Like torch's own errors of that kind, on every device: do it again after
+                `shrink`.
         """
-        scored = torch.zeros_like(groups.behavior_logprobs)
-        for slot in self.plan(groups):
-            if not slot.rows:
-                self._fill(groups, slot.passes)
-                continue
-            values = self._by_pieces(groups.select(slot.rows), slot, entropy=False).logprobs.cpu()
-            scored[slot.rows, :, : values.shape[-1]] = values
-        # Below torch 2.13, weights cast without gradient would be used again with it.
-        torch.clear_autocast_cache()
-        return scored
+        shares = self.ranks.together(lambda: self._score_share(groups))
+        return reduce(operator.add, shares)
 
     def add_gradients(
         self,
@@ -109,7 +105,7 @@ class Accumulator:
         anchors: Mapping[str, Float[Tensor, "G K T"]],
         entropy: bool,
     ) -> Accumulated:
-        """One forward and backward pass over this device's groups.
+        """One forward and backward pass over all groups; gradients and results are sums over all.
 
         Args:
             update: Its number, for messages.
@@ -121,7 +117,39 @@ class Accumulator:
 
         Raises:
             QualityGateError: A log-prob that is not finite.
+            MemoryError: As `score`.
         """
+
+        def work() -> Accumulated:
+            return self._add_share(update, groups, totals, anchors, entropy).cpu()
+
+        shares = self.ranks.together(work)
+        with self.phases("reduction"):
+            self.ranks.add_gradients(self.policy.parameters())
+        return reduce(operator.add, shares)
+
+    @torch.no_grad()
+    def _score_share(self, groups: PoolBatch) -> Float[Tensor, "G K T"]:
+        """Of this device, 0 for the groups of others."""
+        scored = torch.zeros_like(groups.behavior_logprobs)
+        for slot in self.plan(groups):
+            if not slot.rows:
+                self._fill(groups, slot.passes)
+                continue
+            values = self._by_pieces(groups.select(slot.rows), slot, entropy=False).logprobs.cpu()
+            scored[slot.rows, :, : values.shape[-1]] = values
+        # Below torch 2.13, weights cast without gradient would be used again with it.
+        torch.clear_autocast_cache()
+        return scored
+
+    def _add_share(
+        self,
+        update: int,
+        groups: PoolBatch,
+        totals: Totals,
+        anchors: Mapping[str, Float[Tensor, "G K T"]],
+        entropy: bool,
+    ) -> Accumulated:
         beta = getattr(self.objective, "beta", None)
         loss = torch.zeros((), device=self.policy.device, dtype=torch.float64)
         done = Accumulated(loss, UpdateDiagnostics(beta))

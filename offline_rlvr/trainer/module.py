@@ -1,8 +1,6 @@
 """The LightningModule: one minibatch of groups, one optimizer step, blind to the objective."""
 
-import operator
 from collections.abc import Callable
-from functools import reduce
 from typing import Any, TypeVar
 
 import lightning.pytorch as pl
@@ -121,14 +119,7 @@ class OfflineModule(pl.LightningModule):
         self.optimizers().zero_grad()  # type: ignore[union-attr]
         tables = {name: anchor.logprobs(update) for name, anchor in self.anchors.items()}
         entropy = (update - 1) % self.train_config.log_entropy_every == 0
-        shares = self.ranks.together(
-            lambda: self.accumulator.add_gradients(
-                update, groups, groups.totals, tables, entropy
-            ).cpu()
-        )
-        with self.phases("reduction"):
-            self.ranks.add_gradients(self.policy.parameters())
-        return reduce(operator.add, shares)
+        return self.accumulator.add_gradients(update, groups, groups.totals, tables, entropy)
 
     def _within_memory(self, work: Callable[[], T]) -> T:
         """Do some work, all of it again with smaller micro-batches when the memory is too small."""
@@ -149,15 +140,11 @@ class OfflineModule(pl.LightningModule):
 
     def score_update(self, update: int) -> Float[Tensor, "G K T"]:
         """The learner's log-probs of an update, with the micro-batches that will train on it."""
-        return self._score(self.data[update - 1][1])
-
-    def _score(self, groups: PoolBatch) -> Float[Tensor, "G K T"]:
-        """Log-probs of all groups, each scored by one process."""
-        return reduce(operator.add, self.ranks.together(lambda: self.accumulator.score(groups)))
+        return self.accumulator.score(self.data[update - 1][1])
 
     def _probe_metrics(self, probe: PoolBatch) -> dict[str, float]:
         """Drift on groups that no filter chose and no update trains on."""
-        scored = self._score(probe)
+        scored = self.accumulator.score(probe)
         tokens = TokenBatch(scored, probe.behavior_logprobs, probe.rewards, probe.response_mask)
         return probe_metrics([tokens])
 

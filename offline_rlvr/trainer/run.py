@@ -73,7 +73,8 @@ def train(
             load_weights(module.policy, newest / "model")
             _evaluate(run, evaluator, module, applied)
             return run
-        ranks = Ranks(size=setup.devices, sharded=config.train.strategy == "fsdp2")
+        several = setup.devices > 1
+        ranks = Ranks(size=setup.devices, sharded=several and config.train.strategy == "fsdp2")
         stack.enter_context(launch(ranks, config, setup.pool.path, run.path, newest))
         module = make_module(config, setup, run.path, ranks, recorder)
         stop = stack.enter_context(StopRequest().listening())

@@ -159,10 +159,11 @@ def count_devices(wanted: int | str, device: str) -> int:
     there = 1 if place.index is not None else torch.cuda.device_count()
     number = there if wanted == "auto" else int(wanted)
     if number > there:
-        found = f"model.device is {device}" if place.index is not None else f"there are {there}"
+        seen = f"{there} visible (CUDA_VISIBLE_DEVICES)"
         raise ConfigError(
-            f"train.devices is {number}, but {found}",
-            hint="set model.device to cuda, or train.devices to auto",
+            f"train.devices is {number}; model.device is {device}, "
+            + (seen if place.index is None else "one device"),
+            hint="set train.devices to auto, and model.device to cuda or cpu",
         )
     return number
 

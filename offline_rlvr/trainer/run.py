@@ -10,7 +10,7 @@ from lightning.pytorch.loggers import Logger
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from offline_rlvr import verifier
-from offline_rlvr.config import Config, load_config
+from offline_rlvr.config import Config
 from offline_rlvr.durable import make_folder
 from offline_rlvr.errors import Interrupted
 from offline_rlvr.evaluation import evaluation_path, write_evaluation
@@ -69,9 +69,9 @@ def train(
         if newest and applied >= setup.last:
             print(f"{applied} updates are applied already, {setup.last} were asked for")
             module = make_module(config, setup, run.path, Ranks(), recorder)
-            _evaluate(run, evaluator, module, 0)
+            _evaluate(config, run, evaluator, module, 0)
             load_weights(module.policy, newest / "model")
-            _evaluate(run, evaluator, module, applied)
+            _evaluate(config, run, evaluator, module, applied)
             return run
         several = setup.devices > 1
         ranks = Ranks(size=setup.devices, sharded=several and config.train.strategy == "fsdp2")
@@ -85,7 +85,7 @@ def train(
             checkpoint_every=config.train.checkpoint_every,
             keep=config.train.keep_checkpoints,
             evaluate_every=config.evaluation.every,
-            evaluate=lambda update: _evaluate(run, evaluator, module, update),
+            evaluate=lambda update: _evaluate(config, run, evaluator, module, update),
             stop=stop,
             progress=stack.enter_context(Progress("updates", setup.last, "updates")),
         )
@@ -127,7 +127,11 @@ def _where_it_stopped(run: RunFolder, setup: Setup, recorder: Recorder) -> tuple
 
 
 def _evaluate(
-    run: RunFolder, evaluator: Evaluator | None, module: OfflineModule, update: int
+    config: Config,
+    run: RunFolder,
+    evaluator: Evaluator | None,
+    module: OfflineModule,
+    update: int,
 ) -> None:
     """Evaluate and store, unless there is nothing to evaluate on or the result is there."""
     if evaluator is None:
@@ -138,7 +142,6 @@ def _evaluate(
     model = cast(PreTrainedModel, module.policy.model)
     if module.ranks.sharded:  # the other processes wait, and this one holds a part of each weight
         folder = checkpoints.folder_of(run.checkpoints, update)
-        config = load_config(run.path / "config.yaml")
         model = trained_model(config.model, folder / "model" if update else None)
     result = evaluator.evaluate(model, update)
     write_evaluation(path, result)

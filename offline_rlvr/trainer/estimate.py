@@ -35,10 +35,10 @@ def estimate(config: Config, pool_path: Path) -> list[str]:
         device,
         config.model.gradient_checkpointing,
         loaded=False,
-        sharing=setup.devices if device.type == "cpu" else 1,
+        sharing=setup.ranks.size if device.type == "cpu" else 1,
     )
     pieces = [
-        len(share_out([p for p, _ in rows], [r for _, r in rows], budget, setup.devices)[0])
+        len(share_out([p for p, _ in rows], [r for _, r in rows], budget, setup.ranks.size)[0])
         for rows in lengths
     ]
     lines = [
@@ -52,8 +52,8 @@ def estimate(config: Config, pool_path: Path) -> list[str]:
         f"at most {tokens.max():,}",
         f"micro-batches {np.mean(pieces):.1f} per update of at most {budget:,} tokens",
     ]
-    if setup.devices > 1:
-        lines[-1] += f", on each of {setup.devices} devices ({config.train.strategy})"
+    if setup.ranks.size > 1:
+        lines[-1] += f", on each of {setup.ranks.size} devices ({config.train.strategy})"
     for name in sorted(setup.objective.anchors):
         window = getattr(config, name).refresh_every
         lines.append(
@@ -87,7 +87,7 @@ def _shape(config: Config) -> ModelShape:
 
 
 def _memory(config: Config, setup: Setup, shape: ModelShape, tokens: int) -> str:
-    parts = setup.devices if config.train.strategy == "fsdp2" else 1
+    parts = setup.ranks.size if setup.ranks.sharded else 1
     weights, states = 4 * shape.weights / parts, shape.state_bytes / parts
     activations = tokens * shape.bytes_per_token(config.model.gradient_checkpointing)
     total = (weights + states + activations) / GIB

@@ -68,15 +68,10 @@ def train(
         evaluator = _evaluator(config, setup, tokenizer, stack)
         if newest and applied >= setup.last:
             print(f"{applied} updates are applied already, {setup.last} were asked for")
-            module = make_module(config, setup, run.path, Ranks(), recorder)
-            _evaluate(config, run, evaluator, module, 0)
-            load_weights(module.policy, newest / "model")
-            _evaluate(config, run, evaluator, module, applied)
+            _evaluate_late(config, setup, run, evaluator, newest, applied)
             return run
-        several = setup.devices > 1
-        ranks = Ranks(size=setup.devices, sharded=several and config.train.strategy == "fsdp2")
-        stack.enter_context(launch(ranks, config, setup.pool.path, run.path, newest))
-        module = make_module(config, setup, run.path, ranks, recorder)
+        stack.enter_context(launch(setup.ranks, config, setup.pool.path, run.path, newest))
+        module = make_module(config, setup, run.path, setup.ranks, recorder)
         stop = stack.enter_context(StopRequest().listening())
         boundary = UpdateBoundary(
             folder=run.checkpoints,
@@ -147,6 +142,21 @@ def _evaluate(
     write_evaluation(path, result)
     mean = result.summary()[f"mean@{result.n}"]["value"]
     print(f"evaluated after update {update}: mean@{result.n} {mean:.1%}", flush=True)
+
+
+def _evaluate_late(
+    config: Config,
+    setup: Setup,
+    run: RunFolder,
+    evaluator: Evaluator | None,
+    newest: Path,
+    applied: int,
+) -> None:
+    """What a run that is trained to its end was stopped before."""
+    module = make_module(config, setup, run.path, Ranks(), record=lambda result: None)
+    _evaluate(config, run, evaluator, module, 0)
+    load_weights(module.policy, newest / "model")
+    _evaluate(config, run, evaluator, module, applied)
 
 
 def _evaluator(

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from offline_rlvr.errors import ConfigError, DataError, IncompatibleError
+from offline_rlvr.errors import ConfigError, DataError, IncompatibleError, ResourceError
 from offline_rlvr.generation.pretrained import folder_of, load_model
 from offline_rlvr.policy.compatibility import packable
 from offline_rlvr.policy.model import Policy
@@ -88,12 +88,22 @@ def save_policy(
         folder: Is made.
         tokenizer: Saved beside it.
         weights: State of `policy.model`, when it holds only its part of each (fsdp2).
+
+    Raises:
+        ResourceError: The disk refuses the weights.
     """
-    if isinstance(policy.model, PeftModel):
-        # "auto" would ask the hub whether the base vocabulary was resized.
-        policy.model.save_pretrained(str(folder), save_embedding_layers=False, state_dict=weights)
-    else:
-        policy.causal_lm.save_pretrained(folder, state_dict=weights)
+    path = str(folder)
+    try:
+        if isinstance(policy.model, PeftModel):
+            # "auto" would ask the hub whether the base vocabulary was resized.
+            policy.model.save_pretrained(path, save_embedding_layers=False, state_dict=weights)
+        else:
+            policy.causal_lm.save_pretrained(path, state_dict=weights)
+    except SafetensorError as error:  # its name for what the system refused
+        raise ResourceError(
+            f"writing the weights to {path} failed ({error})",
+            hint="free some space, then type the same command again; what was saved before is kept",
+        ) from error
     tokenizer.save_pretrained(folder)
 
 

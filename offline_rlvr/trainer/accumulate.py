@@ -124,8 +124,9 @@ class Accumulator:
             return self._add_share(update, groups, totals, anchors, entropy).cpu()
 
         shares = self.ranks.together(work)
-        with self.phases("reduction"):
-            self.ranks.add_gradients(self.policy.parameters())
+        if self.ranks.size > 1:
+            with self.phases("reduction"):
+                self.ranks.add_gradients(self.policy.parameters())
         return reduce(operator.add, shares)
 
     @torch.no_grad()

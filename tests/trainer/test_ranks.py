@@ -213,7 +213,7 @@ def test_the_command_trains_on_two_devices_whatever_stops_it(
     assert output.count("run: ") == 1
     assert "Warning" not in output
 
-    process = start_two(preexec_fn=limit_files)
+    process = start_two("full", preexec_fn=limit_files)
     assert finish(process, 5).count("error[resource]") == 1
 
     process = start_two()

@@ -185,6 +185,13 @@ class Train(Section):
         description="budget of tokens per forward; a micro-batch is whole groups; null: chosen "
         "from the free memory",
     )
+    devices: PositiveInt | Literal["auto"] = Field(
+        default=1, description="processes, one per GPU (or CPU share); auto: every visible GPU"
+    )
+    strategy: Literal["ddp", "fsdp2"] = Field(
+        default="ddp",
+        description="of several devices: each holds all weights, or a part of each (fsdp2)",
+    )
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
     seed: int = Field(default=0, description="order of the groups")
     checkpoint_every: PositiveInt = Field(default=20, description="updates between checkpoints")

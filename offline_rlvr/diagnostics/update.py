@@ -25,9 +25,9 @@ class UpdateDiagnostics:
             acc.add(batch, coefficients=out.coefficients, metrics=out.metrics)
         values = acc.result(window=ess_window)
 
-    Only sums, counts and log-sums are held, so accumulators of several ranks merge with `+`;
-    `state_dict` is plain numbers for `all_gather_object`. A metric without a token, response or
-    group behind it is absent, never NaN.
+    Only sums, counts and log-sums are held, so accumulators of several ranks merge with `+`; a
+    pickle of one, as `all_gather_object` makes it, holds plain numbers. A metric without a token,
+    response or group behind it is absent, never NaN.
 
     Args:
         beta: Temperature of the `gibbs/*` metrics, in units of reward; None: no such metrics. They
@@ -146,6 +146,9 @@ class UpdateDiagnostics:
         if state["group_sizes"]:
             made._group_sizes = [torch.tensor(state["group_sizes"], dtype=torch.float64)]
         return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UpdateDiagnostics.from_state, (self.state_dict(),)
 
     def _add_mean(self, key: str, pair: SumCount) -> None:
         self._means[key] = self._means[key] + pair if key in self._means else pair

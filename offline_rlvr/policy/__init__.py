@@ -2,16 +2,18 @@
 
 from offline_rlvr.policy.compatibility import packable
 from offline_rlvr.policy.load import load_policy, load_weights, save_policy
-from offline_rlvr.policy.micro_batches import micro_batches, response_pieces
+from offline_rlvr.policy.micro_batches import Slot, micro_batches, response_pieces, share_out
 from offline_rlvr.policy.model import Policy, Scores
 
 __all__ = [
     "Policy",
     "Scores",
+    "Slot",
     "load_policy",
     "load_weights",
     "micro_batches",
     "packable",
     "response_pieces",
     "save_policy",
+    "share_out",
 ]

@@ -72,17 +72,28 @@ def load_policy(
     return policy.train()
 
 
-def save_policy(policy: Policy, folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> None:
+def save_policy(
+    policy: Policy,
+    folder: str | Path,
+    tokenizer: PreTrainedTokenizerBase,
+    weights: dict[str, torch.Tensor] | None = None,
+) -> None:
     """Write weights (safetensors), config and tokenizer to a folder.
 
     Full models open with transformers' `from_pretrained`, LoRA adapters with PEFT's; an adapter
     records its base.
+
+    Args:
+        policy: Whose model is saved.
+        folder: Is made.
+        tokenizer: Saved beside it.
+        weights: State of `policy.model`, when it holds only its part of each (fsdp2).
     """
     if isinstance(policy.model, PeftModel):
         # "auto" would ask the hub whether the base vocabulary was resized.
-        policy.model.save_pretrained(str(folder), save_embedding_layers=False)
+        policy.model.save_pretrained(str(folder), save_embedding_layers=False, state_dict=weights)
     else:
-        policy.causal_lm.save_pretrained(folder)
+        policy.causal_lm.save_pretrained(folder, state_dict=weights)
     tokenizer.save_pretrained(folder)
 
 

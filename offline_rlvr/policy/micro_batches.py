@@ -4,10 +4,13 @@ tokens of a group        what is done
 up to the budget         packed with others into one forward pass
 up to 4 budgets          a forward pass of its own, whose activations are made again in backward
 more                     several forward passes over some of its responses each
+
+Several devices get whole groups, balanced by tokens, in equal numbers of micro-batches.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import pairwise, zip_longest
 
 from offline_rlvr.errors import ConfigError
 
@@ -85,6 +88,95 @@ def response_pieces(
             room = token_budget - prompt_length
         room -= length
     return [slice(*ends) for ends in pairwise([*starts, len(response_lengths)])]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What one device scores together.
+
+    Attributes:
+        rows: Of its groups; none where only other devices have a micro-batch left.
+        pieces: The responses of each forward pass.
+        passes: Forward passes to make, `len(pieces)` or more: those that others make meanwhile.
+    """
+
+    rows: list[int]
+    pieces: list[slice]
+    passes: int
+
+
+def share_out(
+    prompt_lengths: Sequence[int],
+    response_lengths: Sequence[Sequence[int]],
+    token_budget: int,
+    ranks: int = 1,
+    *,
+    in_step: bool = False,
+) -> list[list[Slot]]:
+    """The micro-batches of each device.
+
+    Groups go, largest first, to the device with the fewest tokens so far. Where a device needs
+    fewer micro-batches than another one, its largest are halved.
+
+    Args:
+        prompt_lengths: [G] tokens.
+        response_lengths: [G][K] tokens.
+        token_budget: See `micro_batches`.
+        ranks: Devices.
+        in_step: Every device makes every forward pass together with all others, because each needs
+            its share of the weights: slots and passes are filled up to the same numbers.
+
+    Returns:
+        For each device its slots; every row in exactly one of them.
+    """
+    sizes = [p + sum(r) for p, r in zip(prompt_lengths, response_lengths, strict=True)]
+    dealt: list[list[int]] = [[] for _ in range(ranks)]
+    loads = [0] * ranks
+    for row in sorted(range(len(sizes)), key=lambda g: (-sizes[g], g)):
+        least = loads.index(min(loads))
+        dealt[least].append(row)
+        loads[least] += sizes[row]
+    plans = []
+    for rows in map(sorted, dealt):
+        lengths = [prompt_lengths[g] for g in rows], [response_lengths[g] for g in rows]
+        batches = micro_batches(*lengths, token_budget)
+        plans.append([[rows[i] for i in batch] for batch in batches])
+    most = max(map(len, plans))
+    shared = []
+    for plan in plans:
+        _halve(plan, most, sizes)
+        pieces = [
+            response_pieces(prompt_lengths[b[0]], response_lengths[b[0]], token_budget)
+            if len(b) == 1
+            else [slice(0, len(response_lengths[b[0]]))]
+            for b in plan
+        ]
+        shared.append([Slot(b, cuts, len(cuts)) for b, cuts in zip(plan, pieces, strict=True)])
+    return _in_step(shared) if in_step else shared
+
+
+def _halve(plan: list[list[int]], number: int, sizes: list[int]) -> None:
+    """Split the largest micro-batches until there are so many, or each is one group."""
+    while len(plan) < number and any(len(batch) > 1 for batch in plan):
+        at = max(
+            (i for i, batch in enumerate(plan) if len(batch) > 1),
+            key=lambda i: sum(sizes[row] for row in plan[i]),
+        )
+        middle = (len(plan[at]) + 1) // 2
+        plan[at : at + 1] = [plan[at][:middle], plan[at][middle:]]
+
+
+def _in_step(shared: list[list[Slot]]) -> list[list[Slot]]:
+    """Line up slots of most passes first, and give each the passes of the longest beside it."""
+    lines = [sorted(slots, key=lambda slot: -slot.passes) for slots in shared]
+    passes = [max(slot.passes for slot in beside if slot) for beside in zip_longest(*lines)]
+    return [
+        [
+            Slot(slot.rows, slot.pieces, number) if slot else Slot([], [], number)
+            for slot, number in zip_longest(slots, passes)
+        ]
+        for slots in lines
+    ]
 
 
 def _cut(order: list[int], sizes: list[int], budget: int) -> list[list[int]]:

@@ -1,7 +1,9 @@
 """Loss, gradients and diagnostics of a minibatch within a token budget."""
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 
 import torch
 from jaxtyping import Float
@@ -12,9 +14,10 @@ from offline_rlvr.diagnostics.responses import response_record
 from offline_rlvr.diagnostics.update import UpdateDiagnostics
 from offline_rlvr.errors import QualityGateError, ResourceError
 from offline_rlvr.objectives.interface import Objective
-from offline_rlvr.policy import Policy, Scores, micro_batches, response_pieces
+from offline_rlvr.policy import Policy, Scores, Slot, share_out
 from offline_rlvr.trainer.memory import LEAST_TOKENS
 from offline_rlvr.trainer.phases import Phases
+from offline_rlvr.trainer.ranks import Ranks
 from offline_rlvr.trainer.record import ResponseRows
 
 
@@ -32,9 +35,23 @@ class Accumulated:
     diagnostics: UpdateDiagnostics
     records: list[ResponseRows] = field(default_factory=list)
 
+    def __add__(self, other: "Accumulated") -> "Accumulated":
+        return Accumulated(
+            self.loss + other.loss,
+            self.diagnostics + other.diagnostics,
+            self.records + other.records,
+        )
+
+    def cpu(self) -> "Accumulated":
+        """The same on the CPU, for other processes."""
+        rows = [(ids, {name: v.cpu() for name, v in row.items()}) for ids, row in self.records]
+        return Accumulated(self.loss.cpu(), self.diagnostics, rows)
+
 
 class Accumulator:
     """Scores groups, and differentiates an objective on them, by micro-batches.
+
+    Of several devices each takes its share of the groups; all get the results of all groups.
 
     A group too long for one forward pass takes two rounds: all its responses are scored without
     gradient, the objective gives the loss and its slope for every log-prob, and each piece is
@@ -45,6 +62,7 @@ class Accumulator:
         objective: The loss.
         token_budget: Most tokens of a forward pass that keeps all its activations.
         phases: Measures where time and memory go.
+        ranks: The devices that share the groups.
     """
 
     def __init__(
@@ -53,28 +71,31 @@ class Accumulator:
         objective: Objective,
         token_budget: int,
         phases: Phases,
+        ranks: Ranks | None = None,
     ):
         self.policy = policy
         self.objective = objective
         self.token_budget = token_budget
         self.phases = phases
+        self.ranks = ranks or Ranks()
         self.always_checkpoint = policy.checkpointing
 
-    def plan(self, groups: PoolBatch) -> list[list[int]]:
-        """Rows of each micro-batch."""
+    def plan(self, groups: PoolBatch) -> list[Slot]:
+        """This device's micro-batches."""
         prompts, responses = groups.prompt_lengths.tolist(), groups.response_lengths.tolist()
-        return micro_batches(prompts, responses, self.token_budget)
+        size, in_step = self.ranks.size, self.ranks.sharded
+        shares = share_out(prompts, responses, self.token_budget, size, in_step=in_step)
+        return shares[self.ranks.rank]
 
-    @torch.no_grad()
     def score(self, groups: PoolBatch) -> Float[Tensor, "G K T"]:
-        """Log-probs by the forward passes that `add_gradients` makes of the same groups."""
-        scored = torch.zeros_like(groups.behavior_logprobs)
-        for rows in self.plan(groups):
-            values = self._by_pieces(groups.select(rows), entropy=False).logprobs.cpu()
-            scored[rows, :, : values.shape[-1]] = values
-        # Below torch 2.13, weights cast without gradient would be used again with it.
-        torch.clear_autocast_cache()
-        return scored
+        """Log-probs by the forward passes that `add_gradients` makes of the same groups.
+
+        Raises:
+            MemoryError: Like torch's own errors of that kind, on every device: do it again after
+                `shrink`.
+        """
+        shares = self.ranks.together(lambda: self._score_share(groups))
+        return reduce(operator.add, shares)
 
     def add_gradients(
         self,
@@ -84,7 +105,7 @@ class Accumulator:
         anchors: Mapping[str, Float[Tensor, "G K T"]],
         entropy: bool,
     ) -> Accumulated:
-        """One forward and backward pass over all groups.
+        """One forward and backward pass over all groups; gradients and results are sums over all.
 
         Args:
             update: Its number, for messages.
@@ -96,27 +117,63 @@ class Accumulator:
 
         Raises:
             QualityGateError: A log-prob that is not finite.
+            MemoryError: As `score`.
         """
+
+        def work() -> Accumulated:
+            return self._add_share(update, groups, totals, anchors, entropy).cpu()
+
+        shares = self.ranks.together(work)
+        if self.ranks.size > 1:
+            with self.phases("reduction"):
+                self.ranks.add_gradients(self.policy.parameters())
+        return reduce(operator.add, shares)
+
+    @torch.no_grad()
+    def _score_share(self, groups: PoolBatch) -> Float[Tensor, "G K T"]:
+        """Of this device, 0 for the groups of others."""
+        scored = torch.zeros_like(groups.behavior_logprobs)
+        for slot in self.plan(groups):
+            if not slot.rows:
+                self._fill(groups, slot.passes)
+                continue
+            values = self._by_pieces(groups.select(slot.rows), slot, entropy=False).logprobs.cpu()
+            scored[slot.rows, :, : values.shape[-1]] = values
+        # Below torch 2.13, weights cast without gradient would be used again with it.
+        torch.clear_autocast_cache()
+        return scored
+
+    def _add_share(
+        self,
+        update: int,
+        groups: PoolBatch,
+        totals: Totals,
+        anchors: Mapping[str, Float[Tensor, "G K T"]],
+        entropy: bool,
+    ) -> Accumulated:
         beta = getattr(self.objective, "beta", None)
         loss = torch.zeros((), device=self.policy.device, dtype=torch.float64)
         done = Accumulated(loss, UpdateDiagnostics(beta))
-        for rows in self.plan(groups):
+        for slot in self.plan(groups):
+            once, rows = slot.passes == 1, slot.rows
+            if not rows:
+                self._fill_with_gradient(groups, slot.passes)
+                continue
             part = groups.select(rows)
-            pieces = self._pieces(part)
-            with self.phases("forward"), torch.set_grad_enabled(len(pieces) == 1):
-                scores = self._by_pieces(part, entropy)
+            with self.phases("forward"), torch.set_grad_enabled(once):
+                scores = self._by_pieces(part, slot, entropy)
             require_finite(update, part, "policy log-probs", scores.logprobs.detach())
-            if len(pieces) > 1:
+            if not once:
                 scores.logprobs.requires_grad_()
             tokens = _token_batch(scores.logprobs, part, {n: v[rows] for n, v in anchors.items()})
             with self.phases("objective"):
                 output = self.objective(tokens, totals)
-            if len(pieces) == 1:
+            if once:
                 with self.phases("backward"):
                     output.loss.backward()
             else:
                 (slope,) = torch.autograd.grad(output.loss, scores.logprobs)
-                self._send_back(part, pieces, slope)
+                self._send_back(part, slot, slope)
             with self.phases("diagnostics"):
                 done.loss += output.loss.detach()
                 done.diagnostics.add(tokens, output.coefficients, scores.entropy, output.metrics)
@@ -143,35 +200,42 @@ class Accumulator:
             torch.cuda.empty_cache()
         return before, self.token_budget
 
-    def _send_back(
-        self, part: PoolBatch, pieces: list[slice], slope: Float[Tensor, "G K T"]
-    ) -> None:
-        for piece in pieces:
+    def _send_back(self, part: PoolBatch, slot: Slot, slope: Float[Tensor, "G K T"]) -> None:
+        for piece in slot.pieces:
             with self.phases("forward"):
                 again = self._forward(part.responses(piece), entropy=False).logprobs
             with self.phases("backward"):
                 again.backward(slope[:, piece, : again.shape[-1]])
+        for _ in range(slot.passes - len(slot.pieces)):
+            self._fill_with_gradient(part, 1)
 
-    def _pieces(self, part: PoolBatch) -> list[slice]:
-        """Runs of responses that share a forward pass; only a group alone has more than one."""
-        if len(part.group_ids) > 1:
-            return [slice(0, part.rewards.shape[1])]
-        lengths = part.response_lengths[0].tolist()
-        return response_pieces(int(part.prompt_lengths[0]), lengths, self.token_budget)
-
-    def _by_pieces(self, part: PoolBatch, entropy: bool) -> Scores:
-        pieces = self._pieces(part)
-        if len(pieces) == 1:
+    def _by_pieces(self, part: PoolBatch, slot: Slot, entropy: bool) -> Scores:
+        if slot.passes == 1:
             return self._forward(part, entropy)
         logprobs = torch.zeros_like(part.behavior_logprobs, device=self.policy.device)
         entropies = torch.zeros_like(logprobs) if entropy else None
-        for piece in pieces:
+        for piece in slot.pieces:
             scores = self._forward(part.responses(piece), entropy)
             width = scores.logprobs.shape[-1]
             logprobs[:, piece, :width] = scores.logprobs
             if entropies is not None and scores.entropy is not None:
                 entropies[:, piece, :width] = scores.entropy
+        self._fill(part, slot.passes - len(slot.pieces))
         return Scores(logprobs, entropies)
+
+    def _fill(self, groups: PoolBatch, passes: int) -> list[Float[Tensor, "1 1 T"]]:
+        """Forward passes over one response that other devices wait for; nothing is kept of them."""
+        one = groups.select([0]).responses(slice(0, 1))
+        return [self._forward(one, entropy=False).logprobs for _ in range(passes)]
+
+    def _fill_with_gradient(self, groups: PoolBatch, passes: int) -> None:
+        """The forward and backward passes of a slot of other devices, with a gradient of zero."""
+        if passes > 1:
+            with torch.no_grad():
+                self._fill(groups, passes)
+        for _ in range(passes):
+            (logprobs,) = self._fill(groups, 1)
+            logprobs.backward(torch.zeros_like(logprobs))
 
     def _forward(self, part: PoolBatch, entropy: bool) -> Scores:
         tokens = int(part.prompt_lengths.sum() + part.response_lengths.sum())

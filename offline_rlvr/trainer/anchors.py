@@ -19,6 +19,7 @@ from torch import Tensor
 from offline_rlvr.durable import make_folder, write_file, writing
 from offline_rlvr.errors import DataError, IncompatibleError
 from offline_rlvr.trainer.initial_scores import InitialScores
+from offline_rlvr.trainer.ranks import Ranks
 
 #: Scores one update's minibatch without gradient: update -> [G, K, T] log-probs.
 Score = Callable[[int], Float[Tensor, "G K T"]]
@@ -34,6 +35,7 @@ class Anchor:
         last: Last update of the run.
         folder: Where tables are kept.
         initial: Where the first window's table, the initial policy's, may lie already.
+        ranks: The processes of the training, which all hold the table; the first one stores it.
     """
 
     def __init__(
@@ -43,9 +45,11 @@ class Anchor:
         last: int,
         folder: Path,
         initial: InitialScores,
+        ranks: Ranks,
     ):
         self.name = name
         self.initial = initial
+        self.ranks = ranks
         self.refresh_every = refresh_every or last
         self.last = last
         self.folder = folder
@@ -80,8 +84,9 @@ class Anchor:
         self._table = {int(number): value for number, value in load(data).items()}
         self.first = window.start
         self._digest = hashlib.sha256(data).hexdigest()
-        make_folder(self.folder)
-        write_file(self._path(window.start), data, replace=True)
+        if self.ranks.first:
+            make_folder(self.folder)
+            write_file(self._path(window.start), data, replace=True)
 
     def logprobs(self, update: int) -> Float[Tensor, "G K T"]:
         """The anchor's log-probs of this update's minibatch, float32 on the CPU."""

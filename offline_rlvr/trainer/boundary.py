@@ -1,7 +1,7 @@
 """What happens between two updates: stop requests, checkpoints, evaluations, progress."""
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -11,6 +11,7 @@ import lightning.pytorch as pl
 
 from offline_rlvr.progress import Progress
 from offline_rlvr.trainer import checkpoints
+from offline_rlvr.trainer.anchors import Anchor
 from offline_rlvr.trainer.module import OfflineModule
 from offline_rlvr.trainer.record import Recorder
 
@@ -94,14 +95,18 @@ class UpdateBoundary(pl.Callback):
     ) -> None:
         """After one applied update."""
         update = pl_module.applied
-        stopping = self.stop.signal is not None  # read once: a signal may arrive at any line
+        # Read once: a signal may arrive at any line, and in one process only.
+        signals = pl_module.ranks.gather(self.stop.signal)
+        self.stop.signal = next((number for number in signals if number is not None), None)
+        stopping = self.stop.signal is not None
         self.progress.update(update, f"drift {pl_module.drift:.4f} nats/token")
         # An evaluation describes weights that can be loaded again, so it follows a checkpoint.
         if stopping or update % self.checkpoint_every == 0 or self._evaluation_due(update):
             with pl_module.phases("checkpoint"):
                 self.recorder.flush()
                 trainer.save_checkpoint(checkpoints.folder_of(self.folder, update))
-                self.prune(pl_module)
+                if pl_module.ranks.first:
+                    prune(self.folder, self.keep, pl_module.anchors)
         if stopping:
             trainer.should_stop = True
         else:
@@ -116,9 +121,10 @@ class UpdateBoundary(pl.Callback):
             with module.phases("evaluation"):
                 self.evaluate(module.applied)
 
-    def prune(self, module: OfflineModule) -> None:
-        """Remove checkpoints beyond `keep`, and anchor tables that none of those left names."""
-        kept = checkpoints.prune(self.folder, self.keep)
-        states = [checkpoints.read_state(folder)["anchors"] for folder in kept]
-        for name, anchor in module.anchors.items():
-            anchor.prune({state[name]["first"] for state in states if state.get(name)})
+
+def prune(folder: Path, keep: int, anchors: Mapping[str, Anchor]) -> None:
+    """Remove checkpoints beyond `keep`, and anchor tables that none of those left names."""
+    kept = checkpoints.prune(folder, keep)
+    states = [checkpoints.read_state(checkpoint)["anchors"] for checkpoint in kept]
+    for name, anchor in anchors.items():
+        anchor.prune({state[name]["first"] for state in states if state.get(name)})

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from lightning.pytorch.plugins.io import CheckpointIO
 from safetensors import SafetensorError
+from torch import Tensor
 
 from offline_rlvr.durable import (
     file_sha256,
@@ -41,11 +42,14 @@ class UpdateCheckpointIO(CheckpointIO):
     """Lightning's checkpoint dictionary <-> a checkpoint folder.
 
     Args:
-        save_model: Writes the learner into a folder in its library's own format.
+        save_model: Writes the learner into a folder in its library's own format; also given the
+            whole weights where the learner holds a part of each.
         ledger: Holds a line of every update that the learner has taken.
     """
 
-    def __init__(self, save_model: Callable[[Path], None], ledger: Journal):
+    def __init__(
+        self, save_model: Callable[[Path, dict[str, Tensor] | None], None], ledger: Journal
+    ):
         self.save_model = save_model
         self.ledger = ledger
 
@@ -56,7 +60,7 @@ class UpdateCheckpointIO(CheckpointIO):
 
         def fill(folder: Path) -> None:
             try:
-                self.save_model(folder / "model")
+                self.save_model(folder / "model", checkpoint["state_dict"] or None)
             except SafetensorError as error:
                 raise _reason_of(error) from error
             _save_tensors({key: checkpoint[key] for key in TENSOR_KEYS}, folder / "optimizer.pt")

@@ -8,7 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from offline_rlvr.config import Config
 from offline_rlvr.generation.pretrained import folder_of, resolve_device
-from offline_rlvr.policy import micro_batches
+from offline_rlvr.policy import share_out
 from offline_rlvr.policy.load import fresh_lora
 from offline_rlvr.trainer.memory import ModelShape, choose_token_budget
 from offline_rlvr.trainer.setup import Setup, set_up
@@ -32,10 +32,15 @@ def estimate(config: Config, pool_path: Path) -> list[str]:
     shape = _shape(config)
     device = resolve_device(config.model.device)
     budget = config.train.micro_batch_tokens or choose_token_budget(
-        shape, device, config.model.gradient_checkpointing, loaded=False
+        shape,
+        device,
+        config.model.gradient_checkpointing,
+        loaded=False,
+        sharing=setup.ranks.size if device.type == "cpu" else 1,
     )
     pieces = [
-        len(micro_batches([p for p, _ in rows], [r for _, r in rows], budget)) for rows in lengths
+        len(share_out([p for p, _ in rows], [r for _, r in rows], budget, setup.ranks.size)[0])
+        for rows in lengths
     ]
     lines = [
         f"pool          {setup.pool.path}, commit {setup.pool.commit}: {len(setup.pool)} groups of "
@@ -48,12 +53,14 @@ def estimate(config: Config, pool_path: Path) -> list[str]:
         f"at most {tokens.max():,}",
         f"micro-batches {np.mean(pieces):.1f} per update of at most {budget:,} tokens",
     ]
+    if setup.ranks.size > 1:
+        lines[-1] += f", on each of {setup.ranks.size} devices ({config.train.strategy})"
     for name in sorted(setup.objective.anchors):
         window = getattr(config, name).refresh_every
         lines.append(
             f"{name:13} {'fixed' if window is None else f'refreshed every {window} updates'}"
         )
-    lines.append(_memory(config, shape, min(budget, int(tokens.max()))))
+    lines.append(_memory(config, setup, shape, min(budget, int(tokens.max()))))
     lines.append(f"disk          {disk_need(config, setup, shape.trained)}")
     return [*setup.warnings, *lines]
 
@@ -82,12 +89,13 @@ def _shape(config: Config) -> ModelShape:
     return ModelShape.of(model, facts)
 
 
-def _memory(config: Config, shape: ModelShape, tokens: int) -> str:
-    weights = 4 * shape.weights
+def _memory(config: Config, setup: Setup, shape: ModelShape, tokens: int) -> str:
+    parts = setup.ranks.size if setup.ranks.sharded else 1
+    weights, states = 4 * shape.weights / parts, shape.state_bytes / parts
     activations = tokens * shape.bytes_per_token(config.model.gradient_checkpointing)
-    total = (weights + shape.state_bytes + activations) / GIB
+    total = (weights + states + activations) / GIB
     return (
         f"memory        about {total:.2f} GiB: weights {weights / GIB:.2f}, their gradients and "
-        f"Adam's moments {shape.state_bytes / GIB:.2f}, activations of one micro-batch "
+        f"Adam's moments {states / GIB:.2f}, activations of one micro-batch "
         f"{activations / GIB:.2f} (float32)"
     )

@@ -64,20 +64,16 @@ def _evaluate_locked(run: RunFolder, *, force: bool) -> list[Path]:
         for update in sorted({0, applied}):
             file = evaluation_path(path, evaluator.name, update)
             if force or not file.exists():
-                model = _learner(config.model, newest / "model") if update else _base(config.model)
+                model = trained_model(config.model, newest / "model" if update else None)
                 write_evaluation(file, evaluator.evaluate(model, update))
             files.append(file)
     return files
 
 
-def _base(model: Model) -> PreTrainedModel:
-    return load_model(model.name_or_path, model.revision, model.learner_dtype, model.device)
-
-
-def _learner(model: Model, folder: Path) -> PreTrainedModel:
-    """The trained weights, or the base with the trained adapter."""
-    if model.lora is None:
-        return load_model(folder, None, model.learner_dtype, model.device)
-    return load_model(
-        model.name_or_path, model.revision, model.learner_dtype, model.device, adapter=folder
-    )
+def trained_model(model: Model, folder: Path | None) -> PreTrainedModel:
+    """The policy of a checkpoint's `model` folder; None: the base."""
+    if folder is None or model.lora is not None:
+        return load_model(
+            model.name_or_path, model.revision, model.learner_dtype, model.device, adapter=folder
+        )
+    return load_model(folder, None, model.learner_dtype, model.device)

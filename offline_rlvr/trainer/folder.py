@@ -24,6 +24,8 @@ MAY_CHANGE = {
     "train.max_updates",  # upwards only where an anchor's window ends
     "train.checkpoint_every",
     "train.keep_checkpoints",
+    "train.devices",  # the same sums in another order
+    "train.strategy",
     "evaluation.every",
     "model.device",
     "logger",

@@ -32,6 +32,7 @@ from offline_rlvr.generation.pretrained import resolve_device
 from offline_rlvr.generation.sampling import Sampling
 from offline_rlvr.pool import Pool
 from offline_rlvr.stream import Plan
+from offline_rlvr.trainer.ranks import Ranks
 
 #: Tables used longest ago are removed above this size.
 MAX_BYTES = 32 << 30
@@ -48,7 +49,12 @@ def cache_folder() -> Path:
 
 
 def scoring_facts(
-    config: Config, pool: Pool, plan: Plan, sampling: Sampling, token_budget: int
+    config: Config,
+    pool: Pool,
+    plan: Plan,
+    sampling: Sampling,
+    token_budget: int,
+    ranks: Ranks,
 ) -> dict[str, Any]:
     """All that the initial policy's log-probs of the plan's minibatches depend on, to the bit."""
     device = resolve_device(config.model.device)
@@ -62,6 +68,8 @@ def scoring_facts(
         "seed": config.train.seed,
         "temperature": sampling.temperature,
         "micro_batch_tokens": token_budget,
+        "devices": ranks.size,
+        "sharded": ranks.sharded,
         "precision": config.train.precision,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else kernels,
         "threads": torch.get_num_threads(),
@@ -77,25 +85,34 @@ class InitialScores:
             micro-batches, device, versions. JSON values.
         folder: Where tables are kept.
         say: Receives a line when a table is reused, damaged or cannot be kept.
+        ranks: The processes of the training; the first one reads and keeps.
     """
 
-    def __init__(self, facts: dict[str, Any], folder: Path, say: Callable[[str], None] = print):
+    def __init__(
+        self,
+        facts: dict[str, Any],
+        folder: Path,
+        say: Callable[[str], None] = print,
+        ranks: Ranks | None = None,
+    ):
         self.facts = facts
         self.folder = folder
         self.say = say
+        self.ranks = ranks or Ranks()
 
     def get(self, updates: range, make: Callable[[], bytes]) -> bytes:
         """The safetensors bytes of a window that starts at update 1, from the cache or `make`.
 
         Args:
             updates: The window.
-            make: Scores it.
+            make: Scores it, in all processes together.
         """
         path = self._path(updates)
-        data = self._read(path)
+        data = self.ranks.from_first(lambda: self._read(path))
         if data is None:
             data = make()
-            self._keep(path, data)
+            if self.ranks.first:
+                self._keep(path, data)
         return data
 
     def _path(self, updates: range) -> Path:

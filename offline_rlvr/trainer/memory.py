@@ -76,7 +76,12 @@ class ModelShape:
 
 
 def choose_token_budget(
-    shape: ModelShape, device: torch.device, checkpointing: bool, *, loaded: bool = True
+    shape: ModelShape,
+    device: torch.device,
+    checkpointing: bool,
+    *,
+    loaded: bool = True,
+    sharing: int = 1,
 ) -> int:
     """The largest power of two whose activations fit into the free memory beside the states.
 
@@ -88,10 +93,11 @@ def choose_token_budget(
         device: Where it trains.
         checkpointing: Whether every layer's activations are made again in the backward pass.
         loaded: Whether the weights are in memory already.
+        sharing: Processes that train in the same memory.
     """
     most = MOST_TOKENS.get(device.type, MOST_TOKENS["cpu"])
     states = shape.state_bytes + (0 if loaded else 4 * shape.weights)
-    room = USED_SHARE * free_memory(device) - states - TILES * LOGITS_BYTES
+    room = USED_SHARE * free_memory(device) / sharing - states - TILES * LOGITS_BYTES
     fitting = int(room / shape.bytes_per_token(checkpointing))
     return 1 << (min(most, max(LEAST_TOKENS, fitting)).bit_length() - 1)
 

@@ -15,6 +15,7 @@ from offline_rlvr.diagnostics.window import EssWindow
 from offline_rlvr.errors import DataError, IncompatibleError
 from offline_rlvr.policy.load import load_weights
 from offline_rlvr.stream.data import UpdateData
+from offline_rlvr.trainer import sharding
 from offline_rlvr.trainer.accumulate import Accumulated, Accumulator, require_finite
 from offline_rlvr.trainer.anchors import Anchor
 from offline_rlvr.trainer.checkpoints import STATE
@@ -51,6 +52,7 @@ class OfflineModule(pl.LightningModule):
         self.accumulator = accumulator
         self.policy = accumulator.policy
         self.phases = accumulator.phases
+        self.ranks = accumulator.ranks
         self.train_config = train
         self.data = data
         self.anchors = anchors
@@ -168,13 +170,16 @@ class OfflineModule(pl.LightningModule):
         """Global gradient norm before clipping."""
         parameters = [p for p in self.policy.parameters() if p.requires_grad]
         limit = self.train_config.grad_clip
-        return torch.nn.utils.clip_grad_norm_(parameters, float("inf") if limit is None else limit)
+        limit = float("inf") if limit is None else limit
+        return sharding.whole(torch.nn.utils.clip_grad_norm_(parameters, limit))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Our own state, beside what Lightning stores; the weights go into `model/`."""
-        checkpoint["state_dict"] = {}
+        sharded = self.ranks.sharded
+        checkpoint["state_dict"] = sharding.whole_weights(self.policy.model) if sharded else {}
         checkpoint[STATE] = {
             "applied": self.applied,
+            "devices": self.ranks.size,
             "micro_batch_tokens": self.accumulator.token_budget,
             "noise_floor": self.noise_floor,
             "ess_window": self.ess_window.state_dict(),
@@ -186,6 +191,8 @@ class OfflineModule(pl.LightningModule):
         state = checkpoint[STATE]
         load_weights(self.policy, f"{state['folder']}/model")
         self.applied = state["applied"]
+        if (before := state.get("devices", 1)) != self.ranks.size:
+            print(f"the run had {before} devices, now {self.ranks.size}: sums round differently")
         self.accumulator.token_budget = state["micro_batch_tokens"]
         self.noise_floor = state["noise_floor"]
         self.ess_window.load_state_dict(state["ess_window"])

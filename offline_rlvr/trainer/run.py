@@ -1,14 +1,11 @@
 """One training on one pool: config to run folder, continued by the same command after any stop."""
 
-import logging
-import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import cast
 
 import lightning.pytorch as pl
-import torch
 from lightning.pytorch.loggers import Logger
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -20,22 +17,19 @@ from offline_rlvr.evaluation import evaluation_path, write_evaluation
 from offline_rlvr.evaluation.run import Evaluator
 from offline_rlvr.generation.pretrained import load_tokenizer
 from offline_rlvr.lock import WriterLock
-from offline_rlvr.policy import Policy
-from offline_rlvr.policy.load import load_policy, load_weights, save_policy
+from offline_rlvr.policy.load import load_weights, save_policy
 from offline_rlvr.progress import Progress
 from offline_rlvr.stream import check_ledger
-from offline_rlvr.stream.data import PoolData, UpdateData, collate
 from offline_rlvr.trainer import checkpoints
-from offline_rlvr.trainer.accumulate import Accumulator
-from offline_rlvr.trainer.anchors import Anchor
-from offline_rlvr.trainer.boundary import StopRequest, UpdateBoundary
+from offline_rlvr.trainer.boundary import StopRequest, UpdateBoundary, prune
 from offline_rlvr.trainer.checkpoints import UpdateCheckpointIO
+from offline_rlvr.trainer.evaluate import trained_model
+from offline_rlvr.trainer.fit import fit, make_module
 from offline_rlvr.trainer.folder import RunFolder
-from offline_rlvr.trainer.initial_scores import InitialScores, cache_folder, scoring_facts
+from offline_rlvr.trainer.launch import launch
 from offline_rlvr.trainer.loggers import load_loggers
-from offline_rlvr.trainer.memory import ModelShape, choose_token_budget
 from offline_rlvr.trainer.module import OfflineModule
-from offline_rlvr.trainer.phases import Phases
+from offline_rlvr.trainer.ranks import Ranks
 from offline_rlvr.trainer.record import Recorder
 from offline_rlvr.trainer.setup import Setup, set_up
 from offline_rlvr.trainer.space import check_space, disk_need
@@ -55,7 +49,7 @@ def train(
         pool_path: The pool's folder.
         run_path: The run's folder.
         loggers: Lightning loggers to use instead of the config's `logger`.
-        callbacks: Lightning callbacks to add.
+        callbacks: Lightning callbacks to add, to the first process where there are several.
 
     Returns:
         The finished run's folder.
@@ -73,7 +67,12 @@ def train(
         newest, applied = _where_it_stopped(run, setup, recorder)
         tokenizer = load_tokenizer(config.model.name_or_path, config.model.revision)
         evaluator = _evaluator(config, setup, tokenizer, stack)
-        module = _module(config, setup, run, recorder)
+        if newest and applied >= setup.last:
+            print(f"{applied} updates are applied already, {setup.last} were asked for")
+            _evaluate_late(config, setup, run, evaluator, newest, applied)
+            return run
+        stack.enter_context(launch(setup.ranks, config, setup.pool.path, run.path, newest))
+        module = make_module(config, setup, run.path, setup.ranks, recorder)
         stop = stack.enter_context(StopRequest().listening())
         boundary = UpdateBoundary(
             folder=run.checkpoints,
@@ -82,23 +81,18 @@ def train(
             checkpoint_every=config.train.checkpoint_every,
             keep=config.train.keep_checkpoints,
             evaluate_every=config.evaluation.every,
-            evaluate=lambda update: _evaluate(run, evaluator, module.policy, update),
+            evaluate=lambda update: _evaluate(config, run, evaluator, module, update),
             stop=stop,
             progress=stack.enter_context(Progress("updates", setup.last, "updates")),
         )
         io = UpdateCheckpointIO(
-            lambda folder: save_policy(module.policy, folder, tokenizer), recorder.ledger
+            lambda folder, weights: save_policy(module.policy, folder, tokenizer, weights),
+            recorder.ledger,
         )
-        trainer = _lightning(config, run, module.policy, [boundary, *callbacks], io, loggers)
-        if newest and applied >= setup.last:
-            print(f"{applied} updates are applied already, {setup.last} were asked for")
-            boundary.prune(module)  # the last attempt may have ended before it did
-            _evaluate_both(run, evaluator, module.policy, newest, applied)
-        else:
-            check_space(run.path, disk_need(config, setup, module.policy.trained))
-            stream = PoolData(setup.pool, setup.plan, applied, setup.last)
-            trainer.fit(module, datamodule=stream, ckpt_path=newest)
-            _tell_if_stopped(stop, module.applied, setup.last)
+        check_space(run.path, disk_need(config, setup, module.policy.trained))
+        chosen = load_loggers(config, run.path) if loggers is None else loggers
+        fit(config, setup, run.path, module, [boundary, *callbacks], io, chosen, newest)
+        _tell_if_stopped(stop, module.applied, setup.last)
         return run
 
 
@@ -131,44 +125,43 @@ def _where_it_stopped(run: RunFolder, setup: Setup, recorder: Recorder) -> tuple
     return newest, applied
 
 
-def _evaluate(run: RunFolder, evaluator: Evaluator | None, policy: Policy, update: int) -> None:
+def _evaluate(
+    config: Config,
+    run: RunFolder,
+    evaluator: Evaluator | None,
+    module: OfflineModule,
+    update: int,
+) -> None:
     """Evaluate and store, unless there is nothing to evaluate on or the result is there."""
     if evaluator is None:
         return
     path = evaluation_path(run.path, evaluator.name, update)
-    if not path.exists():
-        result = evaluator.evaluate(cast(PreTrainedModel, policy.model), update)
-        write_evaluation(path, result)
-        mean = result.summary()[f"mean@{result.n}"]["value"]
-        print(f"evaluated after update {update}: mean@{result.n} {mean:.1%}", flush=True)
+    if path.exists():
+        return
+    model = cast(PreTrainedModel, module.policy.model)
+    if module.ranks.sharded:  # the other processes wait, and this one holds a part of each weight
+        folder = checkpoints.folder_of(run.checkpoints, update)
+        model = trained_model(config.model, folder / "model" if update else None)
+    result = evaluator.evaluate(model, update)
+    write_evaluation(path, result)
+    mean = result.summary()[f"mean@{result.n}"]["value"]
+    print(f"evaluated after update {update}: mean@{result.n} {mean:.1%}", flush=True)
 
 
-def _evaluate_both(
-    run: RunFolder, evaluator: Evaluator | None, policy: Policy, newest: Path, applied: int
+def _evaluate_late(
+    config: Config,
+    setup: Setup,
+    run: RunFolder,
+    evaluator: Evaluator | None,
+    newest: Path,
+    applied: int,
 ) -> None:
-    """Make up for what a finished run lacks; `policy` is the base still."""
-    _evaluate(run, evaluator, policy, 0)
-    load_weights(policy, newest / "model")
-    _evaluate(run, evaluator, policy, applied)
-
-
-def _module(config: Config, setup: Setup, run: RunFolder, recorder: Recorder) -> OfflineModule:
-    policy = _policy(config, setup)
-    budget = config.train.micro_batch_tokens or choose_token_budget(
-        ModelShape.of(policy.model, policy.causal_lm.config), policy.device, policy.checkpointing
-    )
-    accumulator = Accumulator(policy, setup.objective, budget, Phases(policy.device))
-    windows = {"reference": config.reference.refresh_every, "old": config.old.refresh_every}
-    facts = scoring_facts(config, setup.pool, setup.plan, setup.sampling, budget)
-    initial = InitialScores(facts, cache_folder())
-    anchors = {
-        name: Anchor(name, windows[name], setup.last, run.path / "anchors", initial)
-        for name in sorted(setup.objective.anchors)
-    }
-    data = UpdateData(setup.pool, setup.plan)
-    probe_ids = setup.selected.probe_ids
-    probe = collate(setup.pool.read(probe_ids)) if len(probe_ids) else None
-    return OfflineModule(accumulator, config.train, data, anchors, probe, recorder)
+    """What a run that is trained to its end was stopped before."""
+    module = make_module(config, setup, run.path, Ranks(), record=lambda result: None)
+    prune(run.checkpoints, config.train.keep_checkpoints, module.anchors)  # may not have been done
+    _evaluate(config, run, evaluator, module, 0)
+    load_weights(module.policy, newest / "model")
+    _evaluate(config, run, evaluator, module, applied)
 
 
 def _evaluator(
@@ -179,51 +172,3 @@ def _evaluator(
     # Its worker processes start before torch uses threads or a device.
     judge = stack.enter_context(config.build("verifier", verifier.load))
     return Evaluator.from_config(config, tokenizer, setup.sampling, judge)
-
-
-def _policy(config: Config, setup: Setup) -> Policy:
-    model = config.model
-    # The one random draw of a training: a fresh adapter. Updates draw nothing, so no checkpoint
-    # has to hold a random state.
-    torch.manual_seed(config.train.seed)
-    return load_policy(
-        model.name_or_path,
-        revision=model.revision,
-        dtype=model.learner_dtype,
-        device=model.device,
-        lora=model.lora.model_dump() if model.lora else None,
-        temperature=setup.sampling.temperature,
-        gradient_checkpointing=model.gradient_checkpointing,
-    )
-
-
-def _lightning(
-    config: Config,
-    run: RunFolder,
-    policy: Policy,
-    callbacks: list[pl.Callback],
-    io: UpdateCheckpointIO,
-    loggers: list[Logger] | None,
-) -> pl.Trainer:
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    # Reading is far faster than training, and workers would prefetch past the cursor.
-    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-    # Lightning 2.6 with torch 2.13; nothing a user could do.
-    warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.*")
-    device = next(policy.parameters()).device
-    return pl.Trainer(
-        accelerator="gpu" if device.type == "cuda" else "cpu",
-        devices=[device.index or 0] if device.type == "cuda" else 1,
-        precision=config.train.precision,
-        max_epochs=1,
-        callbacks=callbacks,
-        plugins=[io],
-        logger=load_loggers(config, run.path) if loggers is None else loggers,
-        default_root_dir=run.path,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-        num_sanity_val_steps=0,
-        log_every_n_steps=1,
-    )

@@ -7,7 +7,7 @@ from offline_rlvr import objectives, verifier
 from offline_rlvr import problems as problem_sources
 from offline_rlvr.config import Config
 from offline_rlvr.errors import IncompatibleError
-from offline_rlvr.generation.pretrained import fingerprint, resolve_device
+from offline_rlvr.generation.pretrained import fingerprint
 from offline_rlvr.generation.sampling import LOGPROB_MODE, RESCORED, Sampling
 from offline_rlvr.objectives.interface import Objective
 from offline_rlvr.pool import Pool
@@ -15,6 +15,7 @@ from offline_rlvr.pool.build import sampling_of
 from offline_rlvr.pool.selection import Filters, Selected, select
 from offline_rlvr.stream import Plan, make_plan
 from offline_rlvr.trainer.loggers import check_logger
+from offline_rlvr.trainer.ranks import Ranks, count_devices
 
 #: Sampling settings of a pool that no config can ask for, and that are trained on with a warning.
 KNOWINGLY = {("logprobs", RESCORED)}
@@ -30,6 +31,7 @@ class Setup:
     selected: Selected
     objective: Objective
     sampling: Sampling
+    ranks: Ranks  # this process as the first of all
 
     @property
     def warnings(self) -> list[str]:
@@ -55,7 +57,8 @@ def set_up(config: Config, pool_path: Path) -> Setup:
     if config.evaluation.problems is not None:
         config.build("evaluation.problems", problem_sources.load)
     check_logger(config)
-    resolve_device(config.model.device)
+    size = count_devices(config.train.devices, config.model.device)
+    ranks = Ranks(size=size, sharded=size > 1 and config.train.strategy == "fsdp2")
     pool = Pool.open(pool_path)
     sampling = sampling_of(config)
     _check_identity(config, pool, sampling)
@@ -69,7 +72,7 @@ def set_up(config: Config, pool_path: Path) -> Setup:
         drop_last=config.train.drop_last,
     )
     last = min(plan.updates, config.train.max_updates or plan.updates)
-    return Setup(pool, plan, last, selected, objective, sampling)
+    return Setup(pool, plan, last, selected, objective, sampling, ranks)
 
 
 def _check_identity(config: Config, pool: Pool, sampling: Sampling) -> None:

@@ -32,7 +32,7 @@ from offline_rlvr.trainer.boundary import StopRequest, UpdateBoundary
 from offline_rlvr.trainer.checkpoints import UpdateCheckpointIO
 from offline_rlvr.trainer.folder import RunFolder
 from offline_rlvr.trainer.initial_scores import InitialScores, cache_folder, scoring_facts
-from offline_rlvr.trainer.loggers import load_loggers
+from offline_rlvr.trainer.loggers import Curves
 from offline_rlvr.trainer.memory import ModelShape, choose_token_budget
 from offline_rlvr.trainer.module import OfflineModule
 from offline_rlvr.trainer.phases import Phases
@@ -71,8 +71,11 @@ def train(
         recorder = Recorder(run.path, run.next_attempt())
         newest, applied = _where_it_stopped(run, setup, recorder)
         tokenizer = load_tokenizer(config.model.name_or_path, config.model.revision)
-        evaluator = _evaluator(config, setup, tokenizer, stack)
+        evaluators = _evaluators(config, setup, tokenizer, stack)
         module = _module(config, setup, run, recorder)
+        curves = Curves.of_config(config, run.path) if loggers is None else Curves(loggers)
+        stack.callback(curves.close)
+        recorder.curves = curves
         stop = stack.enter_context(StopRequest().listening())
         boundary = UpdateBoundary(
             folder=run.checkpoints,
@@ -81,17 +84,17 @@ def train(
             checkpoint_every=config.train.checkpoint_every,
             keep=config.train.keep_checkpoints,
             evaluate_every=config.evaluation.every,
-            evaluate=lambda update: _evaluate(run, evaluator, module.policy, update),
+            evaluate=lambda update: _evaluate(run, evaluators, module.policy, update, curves),
             stop=stop,
             progress=stack.enter_context(Progress("updates", setup.last, "updates")),
         )
         io = UpdateCheckpointIO(lambda folder: save_policy(module.policy, folder, tokenizer))
-        trainer = _lightning(config, run, module.policy, [boundary, *callbacks], io, loggers)
+        trainer = _lightning(config, run, module.policy, [boundary, *callbacks], io, curves)
         if newest and applied >= setup.last:
             print(f"{applied} updates are applied already, {setup.last} were asked for")
-            _evaluate(run, evaluator, module.policy, 0)
+            _evaluate(run, evaluators, module.policy, 0, curves)
             load_weights(module.policy, newest / "model")
-            _evaluate(run, evaluator, module.policy, applied)
+            _evaluate(run, evaluators, module.policy, applied, curves)
         else:
             stream = PoolData(setup.pool, setup.plan, applied, setup.last)
             trainer.fit(module, datamodule=stream, ckpt_path=newest)
@@ -127,16 +130,26 @@ def _where_it_stopped(run: RunFolder, setup: Setup, recorder: Recorder) -> tuple
     return newest, applied
 
 
-def _evaluate(run: RunFolder, evaluator: Evaluator | None, policy: Policy, update: int) -> None:
-    """Evaluate and store, unless there is nothing to evaluate on or the result is there."""
-    if evaluator is None:
-        return
-    path = evaluation_path(run.path, evaluator.name, update)
-    if not path.exists():
+def _evaluate(
+    run: RunFolder,
+    evaluators: Sequence[Evaluator],
+    policy: Policy,
+    update: int,
+    curves: Curves,
+) -> None:
+    """Evaluate and store every set whose result is not there."""
+    for evaluator in evaluators:
+        path = evaluation_path(run.path, evaluator.name, update)
+        if path.exists():
+            continue
         result = evaluator.evaluate(cast(PreTrainedModel, policy.model), update)
         write_evaluation(path, result)
+        curves.add_evaluation(result)
         mean = result.summary()[f"mean@{result.n}"]["value"]
-        print(f"evaluated after update {update}: mean@{result.n} {mean:.1%}", flush=True)
+        print(
+            f"evaluated after update {update} on {result.name}: mean@{result.n} {mean:.1%}",
+            flush=True,
+        )
 
 
 def _module(config: Config, setup: Setup, run: RunFolder, recorder: Recorder) -> OfflineModule:
@@ -158,11 +171,11 @@ def _module(config: Config, setup: Setup, run: RunFolder, recorder: Recorder) ->
     return OfflineModule(accumulator, config.train, data, anchors, probe, recorder)
 
 
-def _evaluator(
+def _evaluators(
     config: Config, setup: Setup, tokenizer: PreTrainedTokenizerBase, stack: ExitStack
-) -> Evaluator | None:
+) -> list[Evaluator]:
     if config.evaluation.problems is None:
-        return None
+        return []
     # Its worker processes start before torch uses threads or a device.
     judge = stack.enter_context(config.build("verifier", verifier.load))
     return Evaluator.from_config(config, tokenizer, setup.sampling, judge)
@@ -190,7 +203,7 @@ def _lightning(
     policy: Policy,
     callbacks: list[pl.Callback],
     io: UpdateCheckpointIO,
-    loggers: list[Logger] | None,
+    curves: Curves,
 ) -> pl.Trainer:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     # Reading is far faster than training, and workers would prefetch past the cursor.
@@ -205,7 +218,7 @@ def _lightning(
         max_epochs=1,
         callbacks=callbacks,
         plugins=[io],
-        logger=load_loggers(config, run.path) if loggers is None else loggers,
+        logger=curves.loggers,
         default_root_dir=run.path,
         enable_checkpointing=False,
         enable_progress_bar=False,

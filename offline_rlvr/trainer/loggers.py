@@ -24,7 +24,7 @@ from offline_rlvr.durable import file_sha256, write_file
 from offline_rlvr.errors import ConfigError, ResourceError
 from offline_rlvr.evaluation import Evaluation, read_evaluations
 from offline_rlvr.stream import read_rows
-from offline_rlvr.trainer.trackio import TrackioLogger
+from offline_rlvr.trainer.trackio_logger import TrackioLogger
 
 PROJECT = "offline-rlvr"
 STATE_FILE = "loggers.json"
@@ -104,19 +104,22 @@ class Curves:
         self._save = save
 
     @classmethod
-    def of_config(cls, config: Config, run: Path) -> "Curves":
+    def of_config(
+        cls, config: Config, run: Path, others: Sequence[Logger] | None = None
+    ) -> "Curves":
         """The configured logger of a run, brought up to what the run folder holds.
 
         Args:
             config: The job; without a `logger` there are no curves.
             run: The run's folder, its journals cut back to the newest checkpoint.
+            others: Loggers to use instead, from here on.
 
         Raises:
             ConfigError: A setting that the logger does not take.
             ResourceError: Its package is not installed.
         """
-        if config.logger is None:
-            return cls()
+        if others is not None or config.logger is None:
+            return cls(others or ())
         name = config.logger.name
         is_service = _is_service(name, config.logger.params)
         states = _read_states(run)

@@ -73,9 +73,8 @@ def train(
         tokenizer = load_tokenizer(config.model.name_or_path, config.model.revision)
         evaluators = _evaluators(config, setup, tokenizer, stack)
         module = _module(config, setup, run, recorder)
-        curves = Curves.of_config(config, run.path) if loggers is None else Curves(loggers)
+        curves = recorder.curves = Curves.of_config(config, run.path, loggers)
         stack.callback(curves.close)
-        recorder.curves = curves
         stop = stack.enter_context(StopRequest().listening())
         boundary = UpdateBoundary(
             folder=run.checkpoints,

@@ -83,8 +83,9 @@ def format_costs(costs: Sequence[RunCost]) -> list[str]:
             f"pool {first.pool} ({pool_hash[:12]}): {first.sampled_tokens:,} response tokens "
             f"sampled, {_hours(hours)}; shared by {count} run{'' if count == 1 else 's'}"
         ]
-        header = ("run", "trained tokens", "training", "pool share", "in all")
-        rows = [header]
+        rows: list[tuple[str, ...]] = [
+            ("run", "trained tokens", "training", "pool share", "in all")
+        ]
         for cost in runs:
             share = None if hours is None else hours / count
             total = None if share is None else cost.training_hours + share

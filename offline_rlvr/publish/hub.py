@@ -77,22 +77,18 @@ def push(
             hub.create_repo(repo_id, private=private, exist_ok=True)
             if revision is not None:
                 hub.create_branch(repo_id, branch=revision, exist_ok=True)
-            there = hub.list_repo_files(repo_id, revision=revision)
             stale = [
                 name
-                for name in there
+                for name in hub.list_repo_files(repo_id, revision=revision)
                 if name not in files and any(fnmatch(name, pattern) for pattern in OURS)
             ]
-            done = hub.create_commit(
-                repo_id,
-                [
-                    CommitOperationAdd(CARD_NAME, card),
-                    *(CommitOperationAdd(name, file) for name, file in files.items()),
-                    *(CommitOperationDelete(name) for name in stale),
-                ],
-                revision=revision,
-                commit_message=f"Run {path.resolve().name}",
-            )
+            changes = [
+                CommitOperationAdd(CARD_NAME, card),
+                *(CommitOperationAdd(name, file) for name, file in files.items()),
+                *(CommitOperationDelete(name) for name in stale),
+            ]
+            message = f"Run {path.resolve().name}"
+            done = hub.create_commit(repo_id, changes, revision=revision, commit_message=message)
             return done.oid
     finally:
         lock.release()

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch import loggers
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from offline_rlvr.config import Config
 from offline_rlvr.dotted import leaves
@@ -153,12 +153,15 @@ class Curves:
         }
         self._add(f"evaluation/{result.name}", result.update, values)
 
-    def close(self) -> None:
+    def __enter__(self) -> "Curves":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Write what is buffered, and end what a service keeps open for this process."""
         for logger in self.loggers:
-            logger.finalize("success")
+            logger.finalize("failed" if kind else "success")
             if isinstance(logger, loggers.WandbLogger):
-                logger.experiment.finish()
+                logger.experiment.finish(exit_code=int(kind is not None))
 
     def _add(self, curve: str, update: int, values: Mapping[str, float]) -> None:
         if not self.loggers or update <= self._reached.get(curve, -1):

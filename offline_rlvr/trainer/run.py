@@ -73,8 +73,8 @@ def train(
         tokenizer = load_tokenizer(config.model.name_or_path, config.model.revision)
         evaluators = _evaluators(config, setup, tokenizer, stack)
         module = _module(config, setup, run, recorder)
-        curves = recorder.curves = Curves.of_config(config, run.path, loggers)
-        stack.callback(curves.close)
+        curves = stack.enter_context(Curves.of_config(config, run.path, loggers))
+        recorder.curves = curves
         stop = stack.enter_context(StopRequest().listening())
         boundary = UpdateBoundary(
             folder=run.checkpoints,

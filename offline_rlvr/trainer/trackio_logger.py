@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning.fabric.loggers.logger import rank_zero_experiment
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 
 class TrackioLogger(Logger):
@@ -23,7 +23,7 @@ class TrackioLogger(Logger):
 
     def __init__(self, project: str, run_name: str, **settings: Any):
         super().__init__()
-        import trackio
+        import trackio  # pyright: ignore[reportMissingImports]
 
         self._trackio = trackio
         self._arguments = {"project": project, "name": run_name, "resume": "allow", **settings}

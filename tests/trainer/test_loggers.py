@@ -155,6 +155,7 @@ def test_mlflow_continues_its_run(logged, monkeypatch, tmp_path):
     client = MlflowClient(f"sqlite:///{path}/mlflow.db")
     experiment = client.get_experiment_by_name("arithmetic")
     (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.status == "FINISHED"
     drift, accuracy = expected(path)
     check([(m.step, m.value) for m in client.get_metric_history(run.info.run_id, KEY)], drift)
     points = client.get_metric_history(run.info.run_id, ACCURACY)

@@ -8,6 +8,7 @@ group    = Group(group_id=0, problem=problem, prompt_token_ids=(1, 3, 4), respon
                  verdicts=(verdict, ...))
 """
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +19,9 @@ Status = Literal[
 
 #: Statuses that carry a reward; every other status means "could not be scored", which is not 0.
 REWARD_OF_STATUS: dict[str, float] = {"correct": 1.0, "incorrect": 0.0, "no_answer": 0.0}
+
+#: Name of a set of held-out problems; it becomes part of a file's name.
+SET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)

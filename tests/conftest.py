@@ -1,5 +1,6 @@
 """What tests share: the command line, and one small real pool of the built-in model."""
 
+import importlib.util
 import os
 import pathlib
 import shutil
@@ -117,3 +118,26 @@ def command(start):
         return process.returncode, output
 
     return run
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A hub in this process, reached by real HTTP."""
+    from huggingface_hub import constants
+
+    path = pathlib.Path(__file__).with_name("hub_server.py")
+    spec = importlib.util.spec_from_file_location("hub_server", path)
+    hub_server = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hub_server)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    with hub_server.running() as server:
+        yield server
+
+
+@pytest.fixture
+def api(hub):
+    """The hub's own client, logged in."""
+    from huggingface_hub import HfApi
+
+    return HfApi(endpoint=hub.url, token=hub.token)

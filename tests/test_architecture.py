@@ -11,7 +11,7 @@ MAX_FILE_LINES, MAX_FUNCTION_LINES = 300, 60
 
 #: A package imports only from lines above its own, or from its own line.
 LAYERS = [
-    {"errors", "records", "batch", "durable", "dotted", "lock", "progress", "settings"},
+    {"errors", "records", "batch", "durable", "dotted", "hub", "lock", "progress", "settings"},
     {"config"},
     {"numerics"},
     {"problems", "generation", "verifier", "pool", "stream"},
@@ -21,6 +21,7 @@ LAYERS = [
     {"evaluation"},
     {"trainer"},
     {"report"},
+    {"publish"},
     {"study"},
     {"cli"},
 ]

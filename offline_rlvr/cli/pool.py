@@ -89,6 +89,7 @@ def stats(
     from offline_rlvr.pool import Pool
     from offline_rlvr.pool.show import format_identity, format_stats
     from offline_rlvr.pool.summary import funnel
+    from offline_rlvr.pool.timing import read_timing
 
     opened = Pool.open(pool, verifier)
     numbers = funnel(opened)
@@ -97,6 +98,12 @@ def stats(
     else:
         print(format_identity(opened.identity))
         print(format_stats(numbers))
+        timing = read_timing([pool])
+        if timing.seconds:
+            print(
+                f"sampled in      {timing.seconds / 3600:.2g} hours, "
+                f"{timing.tokens / timing.seconds:,.0f} tokens/s (cost per run: `run cost`)"
+            )
     if html is not None:
         from offline_rlvr.report import render_pool
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from cyclopts import App
 
+from offline_rlvr.cli import publish
 from offline_rlvr.cli.options import Overrides
 
 app = App(name="run", help="Look after runs: what there is, where it stands, what it proves.")
@@ -99,6 +100,10 @@ def verify(run: Path) -> None:
     from offline_rlvr.trainer.verify import verify_run
 
     print(verify_run(run))
+
+
+for _verb in (publish.cost, publish.card, publish.push, publish.export):
+    app.command(_verb)
 
 
 def resume(run: Path, *overrides: Overrides, pool: Path | None = None) -> None:

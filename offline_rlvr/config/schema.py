@@ -238,5 +238,6 @@ class Config(Section):
     evaluation: Evaluation = Evaluation()
     logger: Named | None = Field(
         default=None,
-        description="a Lightning logger beside metrics.jsonl, e.g. {name: csv} or {name: wandb}",
+        description="curves beside metrics.jsonl: tensorboard, wandb, trackio, mlflow or csv; the "
+        "other keys are that Lightning logger's, e.g. {name: wandb, offline: true}",
     )

@@ -6,7 +6,6 @@ depends on is its `key`: a cached result (of the base model, say) may be used ag
 the one wanted.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,10 +18,7 @@ from offline_rlvr.errors import DataError
 from offline_rlvr.evaluation.intervals import bootstrap_interval
 from offline_rlvr.evaluation.metrics import mean_at_k, pass_at_k_of
 from offline_rlvr.numerics.pass_at_k import powers_of_two
-from offline_rlvr.records import REWARD_OF_STATUS, Problem, Response, Verdict
-
-#: A set's name becomes part of a file name.
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+from offline_rlvr.records import REWARD_OF_STATUS, SET_NAME, Problem, Response, Verdict
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +55,7 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         problems = len(self.problem_ids)
-        if not NAME.fullmatch(self.name) or self.update < 0:
+        if not SET_NAME.fullmatch(self.name) or self.update < 0:
             raise DataError(
                 f"evaluation {self.name!r} at update {self.update}: a name is letters, digits, "
                 "'.', '_', '-'; an update is 0 or more"

@@ -63,35 +63,28 @@ class Evaluator:
         tokenizer: PreTrainedTokenizerBase,
         sampling: Sampling,
         verifier: Verifier,
-    ) -> "Evaluator | None":
-        """The evaluator that a config describes; None when it names no held-out problems."""
+    ) -> list["Evaluator"]:
+        """One evaluator for each set of held-out problems that a config names."""
         if config.evaluation.problems is None:
-            return None
-        problems, _ = problem_sources.dedupe(
-            config.build("evaluation.problems", problem_sources.load)
-        )
-        prompt = PromptFormat(
-            config.prompt.system, config.prompt.user_suffix, config.prompt.chat_template
-        )
-        prompts = [prompt.render(tokenizer, problem.question) for problem in problems]
-        longest = max(map(len, prompts))
-        if longest > config.prompt.max_tokens:
-            raise ConfigError(
-                f"a held-out prompt has {longest} tokens; prompt.max_tokens is "
-                f"{config.prompt.max_tokens}",
-                hint="raise prompt.max_tokens: dropping held-out problems would change the measure",
+            return []
+        sets = config.build("evaluation.problems", problem_sources.load_sets)
+        evaluators = []
+        for name, given in sets.items():
+            problems, _ = problem_sources.dedupe(given)
+            evaluators.append(
+                cls(
+                    name,
+                    problems,
+                    _prompts(config, tokenizer, problems),
+                    tokenizer,
+                    sampling,
+                    verifier,
+                    k=config.evaluation.k,
+                    seed=config.evaluation.seed,
+                    batch_size=int(config.generation.params.get("batch_size", 512)),
+                )
             )
-        return cls(
-            config.evaluation.problems.name,
-            problems,
-            prompts,
-            tokenizer,
-            sampling,
-            verifier,
-            k=config.evaluation.k,
-            seed=config.evaluation.seed,
-            batch_size=int(config.generation.params.get("batch_size", 512)),
-        )
+        return evaluators
 
     def evaluate(self, model: PreTrainedModel, update: int) -> Evaluation:
         """Sample, verify and tabulate; the model's mode and global random state stay as they were.
@@ -111,3 +104,21 @@ class Evaluator:
         k = len(self.seeds[0])
         rows = [verdicts[start : start + k] for start in range(0, len(verdicts), k)]
         return Evaluation.of(self.name, update, self.problems, responses, rows)
+
+
+def _prompts(
+    config: Config, tokenizer: PreTrainedTokenizerBase, problems: Sequence[Problem]
+) -> list[list[int]]:
+    """Token ids of each problem's prompt; none may be too long for the pool's limit."""
+    prompt = PromptFormat(
+        config.prompt.system, config.prompt.user_suffix, config.prompt.chat_template
+    )
+    prompts = [prompt.render(tokenizer, problem.question) for problem in problems]
+    longest = max(map(len, prompts))
+    if longest > config.prompt.max_tokens:
+        raise ConfigError(
+            f"a held-out prompt has {longest} tokens; prompt.max_tokens is "
+            f"{config.prompt.max_tokens}",
+            hint="raise prompt.max_tokens: dropping held-out problems would change the measure",
+        )
+    return prompts

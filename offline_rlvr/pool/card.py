@@ -22,21 +22,21 @@ def render(pool: Pool, stats: Mapping[str, Any], extra: Mapping[str, Any] | None
             of settings.
     """
     extra = dict(extra or {})
-    title = _inline(str(extra.pop("title", pool.path.resolve().name)))
+    title = inline(str(extra.pop("title", pool.path.resolve().name)))
     description = str(
         extra.pop("description", "A rollout pool for offline RL with verifiable rewards.")
     )
     sampling = pool.identity.get("sampling")
     sampling = sampling if isinstance(sampling, Mapping) else {}
     notes = [*_notes(sampling), *extra.pop("notes", [])]
-    notes = [f"- {_inline(str(note))}" for note in notes]
+    notes = [f"- {inline(str(note))}" for note in notes]
     settings = leaves({**pool.identity, **extra})
     return "\n".join(
         [
             *_front_matter(pool),
             f"# {title}",
             "",
-            _inline(description),
+            inline(description),
             "",
             *([*notes, ""] if notes else []),
             "Every sampled response is here, right or wrong. `samples` has one row per problem: K",
@@ -53,8 +53,8 @@ def render(pool: Pool, stats: Mapping[str, Any], extra: Mapping[str, Any] | None
             "",
             "| setting | value |",
             "|---|---|",
-            *[f"| {_cell(key)} | {_cell(_text(value))} |" for key, value in settings],
-            f"| verifier | {_cell(pool.verifier_id or 'none')} |",
+            *[f"| {cell(key)} | {cell(_text(value))} |" for key, value in settings],
+            f"| verifier | {cell(pool.verifier_id or 'none')} |",
             f"| pool hash at commit {pool.commit} | {pool.hash} |",
             "",
         ]
@@ -105,10 +105,11 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _inline(text: str) -> str:
+def inline(text: str) -> str:
     """Text that is neither HTML nor a control sequence."""
     return printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _cell(text: str) -> str:
-    return _inline(text).replace("|", "\\|").replace("\n", " ")
+def cell(text: str) -> str:
+    """Text for a cell of a Markdown table."""
+    return inline(text).replace("|", "\\|").replace("\n", " ")

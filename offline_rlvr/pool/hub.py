@@ -5,17 +5,17 @@ No code runs from a repository.
 """
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offline_rlvr.durable import make_folder, publish_folder
 from offline_rlvr.errors import ConfigError, OfflineRlvrError, ResourceError
+from offline_rlvr.hub import explained, hub_api
 from offline_rlvr.pool.card import CARD_NAME
 from offline_rlvr.pool.commits import COMMIT_FOLDER
 from offline_rlvr.pool.reader import Pool
 from offline_rlvr.pool.snapshot import IDENTITY_NAME, take_snapshot
+from offline_rlvr.pool.timing import FILE_NAME
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 PATTERNS = [
     IDENTITY_NAME,
     CARD_NAME,
+    FILE_NAME,
     f"{COMMIT_FOLDER}/*.json",
     "samples/part-*.parquet",
     "grades/*/part-*.parquet",
@@ -57,9 +58,15 @@ def push(
     """
     snapshot = take_snapshot(path, "hash")
     commits = [f"{COMMIT_FOLDER}/{logged.commit.commit:08d}.json" for logged in snapshot.log]
-    files = [IDENTITY_NAME, CARD_NAME, *commits, *(entry.path for entry in snapshot.files)]
-    hub = api or _hub()
-    with _explained(repo_id, revision):
+    files = [
+        IDENTITY_NAME,
+        CARD_NAME,
+        FILE_NAME,
+        *commits,
+        *(entry.path for entry in snapshot.files),
+    ]
+    hub = api or hub_api()
+    with explained(repo_id, revision):
         hub.create_repo(repo_id, repo_type="dataset", private=private, exist_ok=True)
         if revision is not None:
             hub.create_branch(repo_id, branch=revision, repo_type="dataset", exist_ok=True)
@@ -69,7 +76,7 @@ def push(
             folder_path=path,
             revision=revision,
             allow_patterns=files,
-            delete_patterns=PATTERNS[2:],
+            delete_patterns=PATTERNS[3:],
             commit_message=f"Pool {snapshot.hash[:12]}, commit {snapshot.commit}",
         )
         return done.oid
@@ -96,14 +103,14 @@ def pull(
     """
     if path.exists() or path.is_symlink():
         raise ConfigError(f"{path} exists already", hint="choose another folder")
-    hub = api or _hub()
-    with _explained(repo_id, revision):
+    hub = api or hub_api()
+    with explained(repo_id, revision):
         commit = hub.dataset_info(repo_id, revision=revision).sha
     if commit is None:
         raise ResourceError(f"the hub names no commit of {repo_id}", hint="try again later")
 
     def fill(folder: Path) -> None:
-        with _explained(repo_id, revision):
+        with explained(repo_id, revision):
             hub.snapshot_download(
                 repo_id,
                 repo_type="dataset",
@@ -121,55 +128,3 @@ def pull(
     make_folder(path.parent)
     publish_folder(path, fill, resume=True)
     return commit
-
-
-def _hub() -> "HfApi":
-    from huggingface_hub import HfApi
-
-    return HfApi(library_name="offline-rlvr")
-
-
-@contextmanager
-def _explained(repo_id: str, revision: str | None) -> Iterator[None]:
-    """Every way in which the hub refuses, told apart."""
-    from huggingface_hub import errors as hub
-
-    login = "hf auth login, with a token that may do this"
-    try:
-        yield
-    except hub.HFValidationError as error:
-        raise ConfigError(
-            f"{repo_id!r} cannot name a repository: {error}", hint="it looks like OWNER/NAME"
-        ) from error
-    except hub.RevisionNotFoundError as error:
-        raise ConfigError(f"{repo_id} has no revision {revision!r}") from error
-    except hub.RepositoryNotFoundError as error:
-        raise ConfigError(
-            f"there is no data set {repo_id} that this login may see",
-            hint=f"check the name; for a private one: {login}",
-        ) from error
-    except hub.LocalTokenNotFoundError as error:
-        raise ConfigError("not logged in to the hub", hint=login) from error
-    except hub.OfflineModeIsEnabled as error:
-        raise ResourceError(
-            "the hub is switched off by HF_HUB_OFFLINE", hint="unset HF_HUB_OFFLINE"
-        ) from error
-    except hub.HfHubHTTPError as error:
-        if error.response.status_code in (401, 403):
-            raise ConfigError(f"the hub refuses {repo_id}: {error}", hint=login) from error
-        raise _unreachable(error) from error
-    # Whatever goes wrong below HTTP: the name is of the HTTP library that the hub library uses.
-    except (
-        hub.HTTPError,  # pyright: ignore[reportPrivateImportUsage]
-        hub.LocalEntryNotFoundError,
-        ConnectionError,
-    ) as error:
-        raise _unreachable(error) from error
-
-
-def _unreachable(error: Exception) -> ResourceError:
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
-    return ResourceError(
-        f"the hub cannot be used: {reason}",
-        hint="check the network (and HF_ENDPOINT), then type the same command again",
-    )

@@ -29,6 +29,7 @@ from offline_rlvr.pool.snapshot import (
     take_snapshot,
 )
 from offline_rlvr.pool.summary import funnel
+from offline_rlvr.pool.timing import add_timing, read_timing
 
 #: The identity's entry that tells the slices of one pool apart: [I, N], I from 1.
 SLICE = "slice"
@@ -141,6 +142,9 @@ def _fill(folder: Path, title: str, snapshots: Sequence[Snapshot]) -> None:
     used = {grades_in_use(snapshot) for snapshot in snapshots} - {None}
     if len(used) == 1 and grades_in_use(merged) not in used:
         add_commit(merged, verifier_in_use=used.pop())
+    timing = read_timing(snapshot.root for snapshot in snapshots)
+    if timing.groups:
+        add_timing(folder, timing)
     pool = Pool.open(folder, check="size")
     write_file(folder / CARD_NAME, render(pool, funnel(pool), {"title": title}).encode())
 

@@ -15,7 +15,7 @@ from offline_rlvr.errors import ConfigError
 from offline_rlvr.records import Problem
 from offline_rlvr.settings import check_types
 
-__all__ = ["dedupe", "load", "names", "overlap"]
+__all__ = ["dedupe", "load", "load_sets", "names", "overlap"]
 
 _NOT_SOURCES = {"rows"}
 
@@ -48,6 +48,19 @@ def load(name: str, **params: Any) -> list[Problem]:
             raise ConfigError(f"problems {name!r} need the parameter {wanted!r}")
     check_types(source, params)
     return source(**params)
+
+
+def load_sets(name: str, **params: Any) -> dict[str, list[Problem]]:
+    """Load problems like `load`, by the name of their set; a source other than `sets` is one set.
+
+    Raises:
+        See `load`.
+    """
+    if name != "sets":
+        return {name: load(name, **params)}
+    from offline_rlvr.problems.sets import by_name
+
+    return by_name(**params)
 
 
 def dedupe(problems: Iterable[Problem]) -> tuple[list[Problem], int]:

@@ -85,7 +85,6 @@ class UpdateBoundary(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
         """Evaluate the base, or make up for an evaluation that the last attempt was killed in."""
         self.stop.listen()
-        self.recorder.loggers = trainer.loggers
         self._evaluate_if_due(pl_module)
         self.progress.update(pl_module.applied)
         self.progress.restart()

@@ -57,16 +57,17 @@ def _evaluate_locked(run: RunFolder, *, force: bool) -> list[Path]:
     tokenizer = load_tokenizer(config.model.name_or_path, config.model.revision)
     files = []
     with config.build("verifier", verifier.load) as judge:
-        evaluator = Evaluator.from_config(
+        evaluators = Evaluator.from_config(
             config, tokenizer, Sampling(**run.facts["sampling"]), judge
         )
-        assert evaluator is not None
         for update in sorted({0, applied}):
-            file = evaluation_path(path, evaluator.name, update)
-            if force or not file.exists():
+            paths = {evaluation_path(path, e.name, update): e for e in evaluators}
+            wanted = {file: e for file, e in paths.items() if force or not file.exists()}
+            if wanted:
                 model = trained_model(config.model, newest / "model" if update else None)
+            for file, evaluator in wanted.items():
                 write_evaluation(file, evaluator.evaluate(model, update))
-            files.append(file)
+            files += paths
     return files
 
 

@@ -49,6 +49,8 @@ UNFINISHED = {"plan.parquet", "config.yaml", "run.json", "checkpoints", "anchors
     "report.html",
     "profile.md",
     "profile.json",
+    "mlflow.db",
+    *("csv", "tensorboard", "wandb"),
 }
 RECORDED_VERSIONS = (
     "offline-rlvr",
@@ -101,13 +103,7 @@ class RunFolder:
             run._refuse_others(config, pool, plan)
             write_file(path / "config.yaml", config.to_yaml().encode(), replace=True)
             return run
-        shutil.rmtree(path / "evaluations", ignore_errors=True)  # of a start with other settings
-        strangers = {e.name for e in path.iterdir() if not e.name.startswith(".")} - UNFINISHED
-        if strangers:
-            raise DataError(
-                f"{path} is not a run and holds {', '.join(sorted(strangers)[:3])}",
-                hint="choose another --run",
-            )
+        _make_room(path)
         facts = {
             "schema_version": 1,
             "name": path.name,
@@ -200,6 +196,22 @@ class RunFolder:
                 hint="choose another --run, or go back to the stored settings; these may change: "
                 + ", ".join(sorted(MAY_CHANGE)),
             )
+
+
+def _make_room(path: Path) -> None:
+    """Remove what an unfinished start, maybe with other settings, has measured.
+
+    Raises:
+        DataError: The folder holds something else.
+    """
+    shutil.rmtree(path / "evaluations", ignore_errors=True)
+    (path / "loggers.json").unlink(missing_ok=True)
+    strangers = {e.name for e in path.iterdir() if not e.name.startswith(".")} - UNFINISHED
+    if strangers:
+        raise DataError(
+            f"{path} is not a run and holds {', '.join(sorted(strangers)[:3])}",
+            hint="choose another --run",
+        )
 
 
 def _settings(config: Config) -> dict[str, Any]:

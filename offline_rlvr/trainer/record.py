@@ -1,18 +1,17 @@
 """What a run writes down: ledger and metrics every update, response rows every checkpoint."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
 from offline_rlvr.durable import make_folder, remove_leftovers, write_file, writing
 from offline_rlvr.stream import Journal
+from offline_rlvr.trainer.loggers import Curves
 
 #: (group ids [G], name -> [G, K]) of one micro-batch.
 ResponseRows = tuple[Tensor, dict[str, Tensor]]
@@ -64,7 +63,7 @@ class Recorder:
         self.metrics = Journal(run / "metrics.jsonl")
         self.responses = run / "responses"
         self.attempt = attempt
-        self.loggers: Sequence[Logger] = ()
+        self.curves = Curves()
         self._pending: list[dict[str, Any]] = []
         self._last = time.monotonic()
 
@@ -96,8 +95,7 @@ class Recorder:
                 "grad_norm": metrics["train/grad_norm"],
             }
         )
-        for logger in self.loggers:
-            logger.log_metrics(metrics, step=result.update)
+        self.curves.add_update(result.update, metrics)
         for group_ids, columns in result.records:
             self._pending += _rows(result.update, group_ids, columns)
 

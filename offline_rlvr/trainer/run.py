@@ -27,7 +27,7 @@ from offline_rlvr.trainer.evaluate import trained_model
 from offline_rlvr.trainer.fit import fit, make_module
 from offline_rlvr.trainer.folder import RunFolder
 from offline_rlvr.trainer.launch import launch
-from offline_rlvr.trainer.loggers import load_loggers
+from offline_rlvr.trainer.loggers import Curves
 from offline_rlvr.trainer.module import OfflineModule
 from offline_rlvr.trainer.ranks import Ranks
 from offline_rlvr.trainer.record import Recorder
@@ -66,10 +66,12 @@ def train(
         recorder = Recorder(run.path, run.next_attempt())
         newest, applied = _where_it_stopped(run, setup, recorder)
         tokenizer = load_tokenizer(config.model.name_or_path, config.model.revision)
-        evaluator = _evaluator(config, setup, tokenizer, stack)
+        evaluators = _evaluators(config, setup, tokenizer, stack)
+        curves = stack.enter_context(Curves.of_config(config, run.path, loggers))
+        recorder.curves = curves
         if newest and applied >= setup.last:
             print(f"{applied} updates are applied already, {setup.last} were asked for")
-            _evaluate_late(config, setup, run, evaluator, newest, applied)
+            _evaluate_late(config, setup, run, evaluators, curves, newest, applied)
             return run
         stack.enter_context(launch(setup.ranks, config, setup.pool.path, run.path, newest))
         module = make_module(config, setup, run.path, setup.ranks, recorder)
@@ -81,7 +83,7 @@ def train(
             checkpoint_every=config.train.checkpoint_every,
             keep=config.train.keep_checkpoints,
             evaluate_every=config.evaluation.every,
-            evaluate=lambda update: _evaluate(config, run, evaluator, module, update),
+            evaluate=lambda update: _evaluate(config, run, evaluators, curves, module, update),
             stop=stop,
             progress=stack.enter_context(Progress("updates", setup.last, "updates")),
         )
@@ -90,8 +92,8 @@ def train(
             recorder.ledger,
         )
         check_space(run.path, disk_need(config, setup, module.policy.trained))
-        chosen = load_loggers(config, run.path) if loggers is None else loggers
-        fit(config, setup, run.path, module, [boundary, *callbacks], io, chosen, newest)
+        both = [boundary, *callbacks]
+        fit(config, setup, run.path, module, both, io, curves.loggers, newest)
         _tell_if_stopped(stop, module.applied, setup.last)
         return run
 
@@ -128,47 +130,53 @@ def _where_it_stopped(run: RunFolder, setup: Setup, recorder: Recorder) -> tuple
 def _evaluate(
     config: Config,
     run: RunFolder,
-    evaluator: Evaluator | None,
+    evaluators: Sequence[Evaluator],
+    curves: Curves,
     module: OfflineModule,
     update: int,
 ) -> None:
-    """Evaluate and store, unless there is nothing to evaluate on or the result is there."""
-    if evaluator is None:
-        return
-    path = evaluation_path(run.path, evaluator.name, update)
-    if path.exists():
+    """Evaluate and store every set whose result is not there."""
+    paths = {evaluation_path(run.path, e.name, update): e for e in evaluators}
+    missing = {path: evaluator for path, evaluator in paths.items() if not path.exists()}
+    if not missing:
         return
     model = cast(PreTrainedModel, module.policy.model)
     if module.ranks.sharded:  # the other processes wait, and this one holds a part of each weight
         folder = checkpoints.folder_of(run.checkpoints, update)
         model = trained_model(config.model, folder / "model" if update else None)
-    result = evaluator.evaluate(model, update)
-    write_evaluation(path, result)
-    mean = result.summary()[f"mean@{result.n}"]["value"]
-    print(f"evaluated after update {update}: mean@{result.n} {mean:.1%}", flush=True)
+    for path, evaluator in missing.items():
+        result = evaluator.evaluate(model, update)
+        write_evaluation(path, result)
+        curves.add_evaluation(result)
+        mean = result.summary()[f"mean@{result.n}"]["value"]
+        print(
+            f"evaluated after update {update} on {result.name}: mean@{result.n} {mean:.1%}",
+            flush=True,
+        )
 
 
 def _evaluate_late(
     config: Config,
     setup: Setup,
     run: RunFolder,
-    evaluator: Evaluator | None,
+    evaluators: Sequence[Evaluator],
+    curves: Curves,
     newest: Path,
     applied: int,
 ) -> None:
     """What a run that is trained to its end was stopped before."""
     module = make_module(config, setup, run.path, Ranks(), record=lambda result: None)
     prune(run.checkpoints, config.train.keep_checkpoints, module.anchors)  # may not have been done
-    _evaluate(config, run, evaluator, module, 0)
+    _evaluate(config, run, evaluators, curves, module, 0)
     load_weights(module.policy, newest / "model")
-    _evaluate(config, run, evaluator, module, applied)
+    _evaluate(config, run, evaluators, curves, module, applied)
 
 
-def _evaluator(
+def _evaluators(
     config: Config, setup: Setup, tokenizer: PreTrainedTokenizerBase, stack: ExitStack
-) -> Evaluator | None:
+) -> list[Evaluator]:
     if config.evaluation.problems is None:
-        return None
+        return []
     # Its worker processes start before torch uses threads or a device.
     judge = stack.enter_context(config.build("verifier", verifier.load))
     return Evaluator.from_config(config, tokenizer, setup.sampling, judge)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from offline_rlvr.config import load_config
 from offline_rlvr.errors import ConfigError, DataError, printable
-from offline_rlvr.evaluation import read_evaluations
+from offline_rlvr.evaluation import problem_weighted, read_evaluations
 from offline_rlvr.lock import writer_of
 from offline_rlvr.stream import read_rows
 from offline_rlvr.trainer.folder import RunFolder
@@ -30,6 +30,7 @@ class RunStatus:
         writer: The process at work, or None.
         last: Metrics of the last update.
         accuracy: (update, set, mean) of every evaluation, in order.
+        overall: Mean over all problems of the newest evaluated update, or None.
     """
 
     run: RunFolder
@@ -41,6 +42,7 @@ class RunStatus:
     writer: str | None
     last: Mapping[str, Any]
     accuracy: tuple[tuple[int, str, float], ...]
+    overall: float | None
 
     @classmethod
     def of(cls, path: Path) -> "RunStatus":
@@ -69,8 +71,10 @@ class RunStatus:
         accuracy = tuple(
             (e.update, e.name, e.summary()[f"mean@{e.n}"]["value"]) for e in evaluations
         )
+        newest = [e for e in evaluations if e.update == evaluations[-1].update]
+        overall = problem_weighted(newest)["value"] if newest else None
         attempts = run.next_attempt() - 1
-        return cls(run, state, applied, asked, saved, attempts, writer, last, accuracy)
+        return cls(run, state, applied, asked, saved, attempts, writer, last, accuracy, overall)
 
     @property
     def row(self) -> tuple[str, ...]:
@@ -82,7 +86,7 @@ class RunStatus:
             str(self.run.facts["objective"]["name"]),
             _number(self.last.get("drift/abs_log_ratio")),
             _number(self.last.get("weights/ess")),
-            f"{self.accuracy[-1][2]:.1%}" if self.accuracy else "-",
+            "-" if self.overall is None else f"{self.overall:.1%}",
         )
 
 

@@ -1,10 +1,8 @@
 """Push and pull through the hub's own client and real HTTP, to a hub in this process."""
 
-import importlib.util
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,29 +10,6 @@ from offline_rlvr.errors import ConfigError, DataError, ResourceError
 from offline_rlvr.pool import Pool, PoolWriter
 from offline_rlvr.pool.hub import pull, push
 from offline_rlvr.pool.repair import repair
-
-SERVER = importlib.util.spec_from_file_location(
-    "hub_server", Path(__file__).with_name("hub_server.py")
-)
-hub_server = importlib.util.module_from_spec(SERVER)
-SERVER.loader.exec_module(hub_server)
-
-
-@pytest.fixture
-def hub(monkeypatch, tmp_path):
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    with hub_server.running() as server:
-        yield server
-
-
-@pytest.fixture
-def api(hub):
-    from huggingface_hub import HfApi
-
-    return HfApi(endpoint=hub.url, token=hub_server.TOKEN)
 
 
 def test_there_and_back(pool_path, tmp_path, hub, api):
@@ -133,7 +108,7 @@ def test_refusals(pool_path, tmp_path, hub, api):
         pull("lab/pool", pool_path, api=api)
     with pytest.raises(ConfigError, match="no pool at"):
         push(tmp_path / "none", "lab/pool", api=api)
-    with pytest.raises(ConfigError, match="no data set lab/none") as caught:
+    with pytest.raises(ConfigError, match="no repository lab/none") as caught:
         pull("lab/none", tmp_path / "x", api=api)
     assert "hf auth login" in caught.value.hint
     with pytest.raises(ConfigError, match="cannot name a repository"):
@@ -143,9 +118,9 @@ def test_refusals(pool_path, tmp_path, hub, api):
         push(pool_path, "lab/pool", api=stranger)
     assert "hf auth login" in caught.value.hint
     push(pool_path, "lab/pool", api=api)
-    with pytest.raises(ConfigError, match="no data set lab/pool that this login may see"):
+    with pytest.raises(ConfigError, match="no repository lab/pool that this login may see"):
         pull("lab/pool", tmp_path / "x", api=stranger)
-    nobody = HfApi(endpoint="http://127.0.0.1:9", token=hub_server.TOKEN)
+    nobody = HfApi(endpoint="http://127.0.0.1:9", token=hub.token)
     for work in (
         lambda: push(pool_path, "lab/pool", api=nobody),
         lambda: pull("lab/pool", tmp_path / "x", api=nobody),
@@ -160,7 +135,7 @@ def test_the_verbs(pool_path, tmp_path, hub):
     environment = {
         **os.environ,
         "HF_ENDPOINT": hub.url,
-        "HF_TOKEN": hub_server.TOKEN,
+        "HF_TOKEN": hub.token,
         "HF_HOME": str(tmp_path / "home"),
         "HF_HUB_OFFLINE": "0",
     }

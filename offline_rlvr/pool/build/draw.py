@@ -152,12 +152,14 @@ def draw(config: Config, judge: Verifier) -> Draws:
 
 
 def overlap_of(config: Config, draws: Draws) -> dict[str, int]:
-    """How many of the pool's problems are also in the evaluation set, by its name."""
+    """How many of the pool's problems are also in each evaluation set, by its name."""
     held_out = config.evaluation.problems
     if held_out is None:
         return {}
-    others = config.build("evaluation.problems", problem_sources.load)
-    return {held_out.name: len(problem_sources.overlap(draws.problems, others))}
+    sets = config.build("evaluation.problems", problem_sources.load_sets)
+    return {
+        name: len(problem_sources.overlap(draws.problems, others)) for name, others in sets.items()
+    }
 
 
 def identity_of(

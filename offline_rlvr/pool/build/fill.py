@@ -17,6 +17,7 @@ from offline_rlvr.errors import DataError, printable
 from offline_rlvr.generation import Answer, Generator, Pending, Sampling, seed_for
 from offline_rlvr.pool.build.draw import Draws, Slice
 from offline_rlvr.pool.build.tally import Tally
+from offline_rlvr.pool.timing import Timing, add_timing
 from offline_rlvr.pool.writer import PoolWriter
 from offline_rlvr.progress import Progress
 from offline_rlvr.records import Group, Response
@@ -89,6 +90,7 @@ class Filler:
         self._under_way = 0
         self._generator: Generator | None = None
         self._started: float | None = None
+        self._settled = 0.0
 
     def run(self) -> Throughput:
         """Fill the pool.
@@ -137,7 +139,8 @@ class Filler:
         seeds = [[seed_for(pool.seed, row, i) for i in range(pool.group_size)] for row in rows]
         pending = self._generator.submit([self.draws.prompts[row] for row in rows], seeds)
         # An engine may start as late as on its first submission.
-        self._started = self._started or time.monotonic()
+        if self._started is None:
+            self._started = self._settled = time.monotonic()
         return pending
 
     def _commit(self, rows: Sequence[int], answers: Sequence[Answer]) -> _Chunk:
@@ -199,4 +202,11 @@ class Filler:
         """Wait for a commit and count it."""
         chunk = writing.result()
         self._under_way -= chunk.drawn
+        tokens = self.tally.tokens
         self.tally.add(chunk.groups)
+        now = time.monotonic()
+        add_timing(
+            self.writer.path,
+            Timing(len(chunk.groups), self.tally.tokens - tokens, now - self._settled),
+        )
+        self._settled = now

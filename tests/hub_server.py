@@ -1,4 +1,4 @@
-"""A hub on this machine: the endpoints that the hub's own client calls to push and pull data sets.
+"""A hub on this machine: what the hub's own client calls to push and pull data sets and models.
 
 Real HTTP, real client; the server keeps every commit's files in memory. Run in a thread.
 """
@@ -18,6 +18,7 @@ class Hub(ThreadingHTTPServer):
     """repositories: name -> {private, branches: {name: sha}, trees: {sha: {path: bytes}}}."""
 
     daemon_threads = True
+    token = TOKEN
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
@@ -85,15 +86,16 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/api/repos/create":
             asked = json.loads(body)
             name = f"{asked['organization']}/{asked['name']}"
+            kind = "datasets/" if asked.get("type") == "dataset" else ""
+            url = f"{self.server.url}/{kind}{name}"
             if name in self.server.repositories:
-                url = f"{self.server.url}/datasets/{name}"
                 return self.answer({"url": url, "error": "You already created it"}, 409)
             private = asked.get("visibility") == "private" or asked.get("private") is True
             new = {"private": private, "branches": {}, "trees": {}}
             self.server.repositories[name] = new
             self.server.commit(name, "main", {".gitattributes": b"*.parquet filter=lfs\n"})
-            return self.answer({"url": f"{self.server.url}/datasets/{name}"})
-        owner, repo, verb, branch = path.removeprefix("/api/datasets/").split("/", 3)
+            return self.answer({"url": url})
+        kind, owner, repo, verb, branch = path.removeprefix("/api/").split("/", 4)
         name, branch = f"{owner}/{repo}", unquote(branch)
         repository = self.repository(name)
         if repository is None:
@@ -116,13 +118,15 @@ class Handler(BaseHTTPRequestHandler):
             elif line["key"] == "deletedFile":
                 del files[value["path"]]
         sha = self.server.commit(name, branch, files)
-        return self.answer({"commitUrl": f"{self.server.url}/datasets/{name}", "commitOid": sha})
+        url = f"{self.server.url}/{'datasets/' if kind == 'datasets' else ''}{name}"
+        return self.answer({"commitUrl": url, "commitOid": sha})
 
     def do_GET(self):
         path = urlsplit(self.path).path
         self.server.requests.append(path)
         is_api = path.startswith("/api/")
-        owner, repo, *rest = path.removeprefix("/api").removeprefix("/datasets/").split("/", 4)
+        place = path.removeprefix("/api").removeprefix("/datasets").removeprefix("/models")
+        owner, repo, *rest = place[1:].split("/", 4)
         name = f"{owner}/{repo}"
         repository = self.repository(name)
         if repository is None:

@@ -112,6 +112,7 @@ def share_out(
     ranks: int = 1,
     *,
     in_step: bool = False,
+    pack_tokens: int | None = None,
 ) -> list[list[Slot]]:
     """The micro-batches of each device.
 
@@ -121,10 +122,11 @@ def share_out(
     Args:
         prompt_lengths: [G] tokens.
         response_lengths: [G][K] tokens.
-        token_budget: See `micro_batches`.
+        token_budget: See `micro_batches` and `response_pieces`.
         ranks: Devices.
         in_step: Every device makes every forward pass together with all others, because each needs
             its share of the weights: slots and passes are filled up to the same numbers.
+        pack_tokens: Groups share a pass up to so many tokens; None, or more: up to the budget.
 
     Returns:
         For each device its slots; every row in exactly one of them.
@@ -139,7 +141,7 @@ def share_out(
     plans = []
     for rows in map(sorted, dealt):
         lengths = [prompt_lengths[g] for g in rows], [response_lengths[g] for g in rows]
-        batches = micro_batches(*lengths, token_budget)
+        batches = micro_batches(*lengths, min(token_budget, pack_tokens or token_budget))
         plans.append([[rows[i] for i in batch] for batch in batches])
     most = max(map(len, plans))
     shared = []

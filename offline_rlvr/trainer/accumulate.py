@@ -63,6 +63,7 @@ class Accumulator:
         token_budget: Most tokens of a forward pass that keeps all its activations.
         phases: Measures where time and memory go.
         ranks: The devices that share the groups.
+        pack_tokens: Groups share a forward pass up to so many tokens; None: up to the budget.
     """
 
     def __init__(
@@ -72,10 +73,12 @@ class Accumulator:
         token_budget: int,
         phases: Phases,
         ranks: Ranks | None = None,
+        pack_tokens: int | None = None,
     ):
         self.policy = policy
         self.objective = objective
         self.token_budget = token_budget
+        self.pack_tokens = pack_tokens
         self.phases = phases
         self.ranks = ranks or Ranks()
         self.always_checkpoint = policy.checkpointing
@@ -83,8 +86,14 @@ class Accumulator:
     def plan(self, groups: PoolBatch) -> list[Slot]:
         """This device's micro-batches."""
         prompts, responses = groups.prompt_lengths.tolist(), groups.response_lengths.tolist()
-        size, in_step = self.ranks.size, self.ranks.sharded
-        shares = share_out(prompts, responses, self.token_budget, size, in_step=in_step)
+        shares = share_out(
+            prompts,
+            responses,
+            self.token_budget,
+            self.ranks.size,
+            in_step=self.ranks.sharded,
+            pack_tokens=self.pack_tokens,
+        )
         return shares[self.ranks.rank]
 
     def score(self, groups: PoolBatch) -> Float[Tensor, "G K T"]:

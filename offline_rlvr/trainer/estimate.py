@@ -10,7 +10,7 @@ from offline_rlvr.config import Config
 from offline_rlvr.generation.pretrained import folder_of, resolve_device
 from offline_rlvr.policy import share_out
 from offline_rlvr.policy.load import fresh_lora
-from offline_rlvr.trainer.memory import ModelShape, choose_token_budget
+from offline_rlvr.trainer.memory import ModelShape, choose_pack_tokens, choose_token_budget
 from offline_rlvr.trainer.setup import Setup, set_up
 from offline_rlvr.trainer.space import disk_need
 
@@ -38,10 +38,8 @@ def estimate(config: Config, pool_path: Path) -> list[str]:
         loaded=False,
         sharing=setup.ranks.size if device.type == "cpu" else 1,
     )
-    pieces = [
-        len(share_out([p for p, _ in rows], [r for _, r in rows], budget, setup.ranks.size)[0])
-        for rows in lengths
-    ]
+    pack = min(budget, config.train.micro_batch_tokens or choose_pack_tokens(shape, device))
+    pieces = [_micro_batches(rows, budget, pack, setup.ranks.size) for rows in lengths]
     lines = [
         f"pool          {setup.pool.path}, commit {setup.pool.commit}: {len(setup.pool)} groups of "
         f"{setup.pool.group_size}, {len(setup.selected.probe_ids)} in the probe",
@@ -51,7 +49,8 @@ def estimate(config: Config, pool_path: Path) -> list[str]:
         f"objective     {setup.objective}",
         f"tokens        {tokens.sum():,} in all (prompts once), {tokens.mean():,.0f} per update, "
         f"at most {tokens.max():,}",
-        f"micro-batches {np.mean(pieces):.1f} per update of at most {budget:,} tokens",
+        f"micro-batches {np.mean(pieces):.1f} per update: groups share {pack:,} tokens, a longer "
+        f"one has up to {budget:,}",
     ]
     if setup.ranks.size > 1:
         lines[-1] += f", on each of {setup.ranks.size} devices ({config.train.strategy})"
@@ -60,9 +59,22 @@ def estimate(config: Config, pool_path: Path) -> list[str]:
         lines.append(
             f"{name:13} {'fixed' if window is None else f'refreshed every {window} updates'}"
         )
-    lines.append(_memory(config, setup, shape, min(budget, int(tokens.max()))))
+    lines.append(_memory(config, setup, shape, _longest_pass(lengths, budget, pack)))
     lines.append(f"disk          {disk_need(config, setup, shape.trained)}")
     return [*setup.warnings, *lines]
+
+
+def _micro_batches(rows: list[tuple[int, list[int]]], budget: int, pack: int, ranks: int) -> int:
+    """Of the first device."""
+    prompts, responses = [prompt for prompt, _ in rows], [lengths for _, lengths in rows]
+    return len(share_out(prompts, responses, budget, ranks, pack_tokens=pack)[0])
+
+
+def _longest_pass(lengths: list[list[tuple[int, list[int]]]], budget: int, pack: int) -> int:
+    """Tokens of the largest plain forward pass, at most."""
+    groups = [prompt + sum(responses) for rows in lengths for prompt, responses in rows]
+    longest_update = max(sum(p + sum(r) for p, r in rows) for rows in lengths)
+    return min(budget, longest_update, max(pack, *groups))
 
 
 def _lengths(setup: Setup) -> list[list[tuple[int, list[int]]]]:

@@ -18,7 +18,7 @@ from offline_rlvr.trainer.accumulate import Accumulator
 from offline_rlvr.trainer.anchors import Anchor
 from offline_rlvr.trainer.checkpoints import UpdateCheckpointIO
 from offline_rlvr.trainer.initial_scores import InitialScores, cache_folder, scoring_facts
-from offline_rlvr.trainer.memory import ModelShape, choose_token_budget
+from offline_rlvr.trainer.memory import ModelShape, choose_pack_tokens, choose_token_budget
 from offline_rlvr.trainer.module import OfflineModule
 from offline_rlvr.trainer.phases import Phases
 from offline_rlvr.trainer.ranks import Ranks
@@ -40,13 +40,14 @@ def make_module(
         record: Receives each applied update.
     """
     policy = _policy(config, setup, ranks)
-    budget = config.train.micro_batch_tokens or min(
-        ranks.together(lambda: _choose_budget(policy, ranks))
-    )
+    shape = ModelShape.of(policy.model, policy.causal_lm.config)
+    fixed = config.train.micro_batch_tokens
+    budget = fixed or min(ranks.together(lambda: _choose_budget(policy, shape, ranks)))
+    pack = fixed or choose_pack_tokens(shape, policy.device)
     phases = Phases(policy.device)
-    accumulator = Accumulator(policy, setup.objective, budget, phases, ranks)
+    accumulator = Accumulator(policy, setup.objective, budget, phases, ranks, pack)
     windows = {"reference": config.reference.refresh_every, "old": config.old.refresh_every}
-    facts = scoring_facts(config, setup.pool, setup.plan, setup.sampling, budget, ranks)
+    facts = scoring_facts(config, setup.pool, setup.plan, setup.sampling, (budget, pack), ranks)
     initial = InitialScores(facts, cache_folder(), ranks=ranks)
     anchors = {
         name: Anchor(name, windows[name], setup.last, run / "anchors", initial, ranks)
@@ -75,8 +76,7 @@ def fit(
     trainer.fit(module, datamodule=stream, ckpt_path=newest)
 
 
-def _choose_budget(policy: Policy, ranks: Ranks) -> int:
-    shape = ModelShape.of(policy.model, policy.causal_lm.config)
+def _choose_budget(policy: Policy, shape: ModelShape, ranks: Ranks) -> int:
     sharing = ranks.size if policy.device.type == "cpu" else 1
     return choose_token_budget(shape, policy.device, policy.checkpointing, sharing=sharing)
 

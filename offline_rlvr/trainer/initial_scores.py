@@ -53,7 +53,7 @@ def scoring_facts(
     pool: Pool,
     plan: Plan,
     sampling: Sampling,
-    token_budget: int,
+    token_budgets: tuple[int, int],
     ranks: Ranks,
 ) -> dict[str, Any]:
     """All that the initial policy's log-probs of the plan's minibatches depend on, to the bit."""
@@ -67,7 +67,7 @@ def scoring_facts(
         "lora": config.model.lora.model_dump() if config.model.lora else None,
         "seed": config.train.seed,
         "temperature": sampling.temperature,
-        "micro_batch_tokens": token_budget,
+        "micro_batch_tokens": token_budgets,
         "devices": ranks.size,
         "sharded": ranks.sharded,
         "precision": config.train.precision,

@@ -26,8 +26,9 @@ MLP_TENSORS_PER_LAYER = 4
 TILES = 3
 #: Share of the free memory that is planned with; the rest is for other programs and fragments.
 USED_SHARE = 0.8
-#: More tokens than these make no forward pass faster.
 MOST_TOKENS = {"cpu": 16384, "cuda": 65536}
+#: Multiplications of a layer's matrix product from which a CPU is as fast as it gets.
+FAST_PRODUCT = 1 << 29
 LEAST_TOKENS = 256
 #: What torch says when a CPU allocation is refused.
 CPU_REFUSALS = ("can't allocate memory", "std::bad_alloc")
@@ -100,6 +101,17 @@ def choose_token_budget(
     room = USED_SHARE * free_memory(device) / sharing - states - TILES * LOGITS_BYTES
     fitting = int(room / shape.bytes_per_token(checkpointing))
     return 1 << (min(most, max(LEAST_TOKENS, fitting)).bit_length() - 1)
+
+
+def choose_pack_tokens(shape: ModelShape, device: torch.device) -> int:
+    """How many tokens of several groups are worth one forward pass: more would only take memory.
+
+    A GPU has ever more to gain from them, and takes what the budget allows.
+    """
+    if device.type != "cpu":
+        return MOST_TOKENS["cuda"]
+    fast = FAST_PRODUCT // (shape.hidden * shape.inner)
+    return 1 << (min(MOST_TOKENS["cpu"], max(LEAST_TOKENS, fast)).bit_length() - 1)
 
 
 def free_memory(device: torch.device) -> int:

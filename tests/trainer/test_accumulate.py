@@ -90,6 +90,16 @@ def test_a_plain_update_checkpoints_nothing(groups, policy, monkeypatch):
     assert [(checkpointed, grad) for _, checkpointed, grad in seen] == [(False, True)]
 
 
+def test_a_group_that_shares_no_pass_may_fill_the_budget(groups, policy, monkeypatch):
+    seen = passes(policy, monkeypatch)
+    objective = objectives.load("ggpo", beta=1.0)
+    accumulator = Accumulator(policy, objective, 10_000, Phases(policy.device), pack_tokens=1)
+    anchors = dict.fromkeys(objective.anchors, groups.behavior_logprobs)
+    accumulator.add_gradients(1, groups, groups.totals, anchors, entropy=False)
+    sizes = groups.prompt_lengths + groups.response_lengths.sum(1)
+    assert sorted(seen) == [(tokens, False, True) for tokens in sorted(sizes.tolist())]
+
+
 @pytest.mark.parametrize("budget", [10_000, 60, 15])
 def test_an_anchor_is_scored_by_the_passes_that_train(budget, groups, policy):
     objective = objectives.load("ggpo", beta=1.0)

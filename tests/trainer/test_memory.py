@@ -15,7 +15,12 @@ from offline_rlvr.config import load_config
 from offline_rlvr.policy import Policy
 from offline_rlvr.stream import read_rows
 from offline_rlvr.trainer import checkpoints, memory
-from offline_rlvr.trainer.memory import ModelShape, choose_token_budget, free_memory
+from offline_rlvr.trainer.memory import (
+    ModelShape,
+    choose_pack_tokens,
+    choose_token_budget,
+    free_memory,
+)
 from offline_rlvr.trainer.run import train
 from offline_rlvr.trainer.verify import verify_run
 
@@ -90,6 +95,14 @@ def shape(**changes) -> ModelShape:
 def test_the_budget_fills_the_free_memory(free_gib, changes, checkpointing, budget, monkeypatch):
     monkeypatch.setattr(memory, "free_memory", lambda device: free_gib * GIB)
     assert choose_token_budget(shape(**changes), CPU, checkpointing) == budget
+
+
+@pytest.mark.parametrize(
+    ("hidden", "inner", "tokens"),
+    [(128, 384, 8192), (576, 1536, 512), (2048, 8192, memory.LEAST_TOKENS), (16, 16, 16384)],
+)
+def test_groups_share_what_a_cpu_gains_from(hidden, inner, tokens):
+    assert choose_pack_tokens(shape(hidden=hidden, inner=inner), CPU) == tokens
 
 
 def test_free_memory_respects_a_limit_of_the_address_space():

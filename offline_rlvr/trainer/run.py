@@ -87,15 +87,21 @@ def train(
             stop=stop,
             progress=stack.enter_context(Progress("updates", setup.last, "updates")),
         )
-        io = UpdateCheckpointIO(
-            lambda folder, weights: save_policy(module.policy, folder, tokenizer, weights),
-            recorder.ledger,
-        )
         check_space(run.path, disk_need(config, setup, module.policy.trained))
-        both = [boundary, *callbacks]
-        fit(config, setup, run.path, module, both, io, curves.loggers, newest)
+        io = _checkpoint_io(module, tokenizer, recorder)
+        added = [boundary, *callbacks]
+        fit(config, setup, run.path, module, added, io, curves.loggers, newest)
         _tell_if_stopped(stop, module.applied, setup.last)
         return run
+
+
+def _checkpoint_io(
+    module: OfflineModule, tokenizer: PreTrainedTokenizerBase, recorder: Recorder
+) -> UpdateCheckpointIO:
+    return UpdateCheckpointIO(
+        lambda folder, weights: save_policy(module.policy, folder, tokenizer, weights),
+        recorder.ledger,
+    )
 
 
 def _tell_if_stopped(stop: StopRequest, applied: int, last: int) -> None:

@@ -65,9 +65,12 @@ def panel(draw: Draw) -> str:
     with mpl.rc_context(RC):
         figure = Figure(figsize=PANEL)
         draw(figure.add_axes(INSIDE))  # the same place in every panel, so that columns line up
-        sink = io.BytesIO()
-        figure.savefig(sink, format="svg", metadata={"Date": None, "Creator": None})
-    return "data:image/svg+xml;base64," + base64.b64encode(sink.getvalue()).decode("ascii")
+        return data_uri(_saved(figure, "svg"))
+
+
+def data_uri(svg: bytes) -> str:
+    """An SVG as an address that needs no file."""
+    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode("ascii")
 
 
 def picture(draws: dict[str, Draw], *paths: Path, legend: bool = False) -> None:
@@ -89,9 +92,7 @@ def picture(draws: dict[str, Draw], *paths: Path, legend: bool = False) -> None:
             handles, labels = axes[0].get_legend_handles_labels()
             figure.legend(handles, labels, loc="outside lower center", ncols=6, handlelength=3)
         for path in paths:
-            kind = path.suffix[1:]
-            metadata = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
-            figure.savefig(path, format=kind, dpi=150, metadata=metadata)
+            path.write_bytes(_saved(figure, path.suffix[1:]))
 
 
 def log_axis(ax: Axes) -> None:
@@ -146,3 +147,31 @@ def say_nothing_measured(ax: Axes, what: str = "not measured") -> None:
     ax.set_xticks([])
     ax.set_yticks([])
     ax.text(0.5, 0.5, what, ha="center", va="center", transform=ax.transAxes, color=GRAY)
+
+
+def chart(draw: Draw, height: float, *kinds: str) -> list[bytes]:
+    """One panel with a legend below it, in each of the given formats (`svg`, `png`).
+
+    Args:
+        draw: What draws the panel; its labels make the legend where there are several.
+        height: Of the axes, inches; the legend takes more.
+        kinds: File formats.
+    """
+    with mpl.rc_context(RC):
+        figure = Figure(figsize=(PANEL[0], height), layout="constrained", facecolor="white")
+        ax = figure.add_subplot()
+        draw(ax)
+        handles, labels = ax.get_legend_handles_labels()
+        if len(labels) > 1:
+            columns = max(1, min(3, 52 // (max(map(len, labels)) + 6)))
+            figure.set_figheight(height + 0.2 * -(-len(labels) // columns) + 0.1)
+            place = {"loc": "outside lower center", "ncols": columns, "fontsize": 8}
+            figure.legend(handles, labels, handlelength=2.6, columnspacing=1.2, **place)
+        return [_saved(figure, kind) for kind in kinds]
+
+
+def _saved(figure: Figure, kind: str) -> bytes:
+    sink = io.BytesIO()
+    metadata = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
+    figure.savefig(sink, format=kind, dpi=150, metadata=metadata)
+    return sink.getvalue()

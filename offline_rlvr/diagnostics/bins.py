@@ -1,5 +1,7 @@
 """Drift by where in a response a token stands, and by how likely its sampler found it. No torch."""
 
+from itertools import pairwise
+
 #: A response is cut into so many parts of equal length.
 PARTS = 10
 #: Ends of the classes of behavior probability; the sampler's own, of the token it drew.
@@ -15,8 +17,7 @@ _POSITIONS = tuple(
     for part in range(PARTS)
 )
 _CHANCES = tuple(
-    f"a behavior probability above {low:g}, up to {high:g}"
-    for low, high in zip(PROBABILITIES, PROBABILITIES[1:], strict=False)
+    f"a behavior probability above {low:g}, up to {high:g}" for low, high in pairwise(PROBABILITIES)
 )
 #: Key -> definition.
 BINS: dict[str, str] = {

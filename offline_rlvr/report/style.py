@@ -5,7 +5,7 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -95,25 +95,27 @@ def picture(draws: dict[str, Draw], *paths: Path, legend: bool = False) -> None:
             path.write_bytes(_saved(figure, path.suffix[1:]))
 
 
-def log_axis(ax: Axes) -> None:
-    """A logarithmic y axis with plain numbers, also where it spans less than a decade.
+def log_axis(ax: Axes, which: Literal["x", "y"] = "y") -> None:
+    """A logarithmic axis with plain numbers, also where it spans less than a decade.
 
     Stays linear where nothing is above 0, as in a run that does not move.
     """
-    drawn = [np.asarray(line.get_ydata(), float) for line in ax.get_lines()]
+    get = "get_ydata" if which == "y" else "get_xdata"
+    drawn = [np.asarray(getattr(line, get)(), float) for line in ax.get_lines()]
     if not any((values > 0).any() for values in drawn):
         return
-    ax.set_yscale("log")
-    low, high = ax.get_ylim()
+    axis = ax.yaxis if which == "y" else ax.xaxis
+    ax.set(**{f"{which}scale": "log"})
+    low, high = axis.get_view_interval()
     if high / low < 3:  # room for at least two labeled ticks
         middle = (low * high) ** 0.5
         low, high = middle / 3**0.5, middle * 3**0.5
-        ax.set_ylim(low, high)
+        ax.set(**{f"{which}lim": (low, high)})
     close = high / low < 30
     subs = (1, 2, 3, 5, 7) if high / low < 6 else (1, 2, 5)
-    ax.yaxis.set_major_locator(LogLocator(subs=subs if close else (1,)))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.yaxis.set_minor_locator(NullLocator())
+    axis.set_major_locator(LogLocator(subs=subs if close else (1,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(NullLocator())
 
 
 def legend_on_top(ax: Axes) -> None:

@@ -171,11 +171,9 @@ def _draw_rows(ax: Axes, chart: Chart) -> None:
     ax.set_ylim(len(names) - 0.4, -1.0 if chart.levels else -0.6)
     ax.grid(False, axis="y")
     if chart.log_y:
-        ax.set_xscale("log")
-        ax.xaxis.set_minor_locator(NullLocator())
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    elif chart.share:
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
+        style.log_axis(ax, "x")
+    else:
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=6))
     ax.set_xlabel(chart.y_name)
 
 

@@ -21,7 +21,7 @@ BAND = "Line: mean over seeds; band: lowest to highest seed."
 def accuracy_charts(field: Field) -> list[Chart]:
     """Where each method ended, the way there, pass@k with the base's own, and by difficulty."""
     return [
-        _ends(field),
+        _gains(field),
         *(chart for name in field.sets for chart in _of_set(field, name)),
     ]
 
@@ -74,7 +74,8 @@ def training_charts(field: Field) -> list[Chart]:
         ("train/grad_norm", "Gradient norm", "Comparable within one objective only.", True),
     ]
     found = [
-        _over_updates(field, key, title, reading, log=log) for key, title, reading, log in metrics
+        _over_updates(field, key, title, reading, log=log, share=key.endswith("fraction"))
+        for key, title, reading, log in metrics
     ]
     return [*(chart for chart in found if chart is not None), *_lengths(field)]
 
@@ -83,22 +84,20 @@ def _ranked(field: Field) -> list[tuple[int, Method]]:
     return list(enumerate(standing.method for standing in field.standings))
 
 
-def _ends(field: Field) -> Chart:
+def _gains(field: Field) -> Chart:
     ranked = field.standings
     names = [standing.method.name for standing in ranked]
-    low, value, high = np.array([(s.mean.low, s.mean.value, s.mean.high) for s in ranked]).T
-    base = ranked[0].mean.value - ranked[0].gain.value
+    low, value, high = 100 * np.array([(s.gain.low, s.gain.value, s.gain.high) for s in ranked]).T
     return Chart(
-        "accuracy_at_the_end",
-        f"Accuracy at the end ({field.mean_name})",
-        "Dot: mean over seeds and problems; bar: 95 % interval. Methods share their problems, so "
-        "bars that overlap may still differ: the pairs below say which do.",
+        "gain",
+        f"Gain over the base model in {field.mean_name}, points",
+        "Dot: mean over seeds and problems; bar: 95 % interval. Methods answer the same problems, "
+        "so bars that overlap may still differ: the pairs above say which do.",
         "method",
-        field.mean_name,
+        "points",
         [Line("after training", 0, names, value, low, high)],
         kind="rows",
-        share=True,
-        levels=[Level(base, "base model", style.GRAY)],
+        levels=[Level(0.0, "base model", style.GRAY)],
     )
 
 
@@ -198,12 +197,13 @@ def _over_updates(
     log: bool,
     floor: str | None = None,
     levels: Sequence[Level] = (),
+    share: bool = False,
 ) -> Chart | None:
     bands = [(look, method, method.band(key)) for look, method in _ranked(field)]
     lines = [
         Line(method.name, look, band.updates.tolist(), band.mean, band.low, band.high)
         for look, method, band in bands
-        if len(band.updates)
+        if len(band.updates) > 1
     ]
     if not lines:
         return None
@@ -213,7 +213,7 @@ def _over_updates(
     definition = definitions_of([key]).get(key, "")
     words = f"{reading} {BAND}" + (f" Definition: {definition}." if definition else "")
     name = key.replace("/", "_").replace(".", "_")
-    return Chart(name, title, words, "update", key, lines, log_y=log, levels=levels)
+    return Chart(name, title, words, "update", key, lines, log_y=log, levels=levels, share=share)
 
 
 def _ess_levels(field: Field) -> list[Level]:
@@ -302,7 +302,8 @@ def _by_token(field: Field) -> list[Chart]:
         lines = []
         for look, method in _ranked(field):
             values = [method.last(name) for name in keys]
-            if any(value is not None for value in values):
+            updates = [u for name in keys for u in method.band(name).updates]
+            if max(updates, default=1) > 1:  # at update 1 there is only noise
                 lines.append(Line(method.name, look, labels, np.array(values, float)))
         if lines:
             charts.append(

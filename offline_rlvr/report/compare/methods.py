@@ -189,9 +189,7 @@ def _refuse_other(first: RunRecord, run: RunRecord) -> None:
             for r in (first, run)
         )
         if asked != theirs_asked:
-            differing.append(
-                "the stored evaluations hold other sets, problems or numbers of answers"
-            )
+            differing.append("what was evaluated: other sets, problems or numbers of answers")
     _refuse(first, run, differing)
 
 

@@ -27,9 +27,9 @@ from offline_rlvr.report.style import Figured
 
 #: Charts of metrics that a run may not have, with what measures them.
 MAY_BE_MISSING = {
-    "drift_by_position": "drift by position and by behavior probability (runs of an earlier version)",
-    "gibbs_ess_success": "within-success ESS (objectives without a temperature beta)",
-    "policy_entropy": "entropy",
+    "drift_by_position": "drift by position and by behavior probability, entropy (measured "
+    "every train.log_entropy_every updates, the former since this version)",
+    "gibbs_ess_success": "within-success ESS (for objectives with a temperature beta)",
 }
 
 

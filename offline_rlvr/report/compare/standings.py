@@ -209,7 +209,7 @@ def how_sure(field: Field) -> str:
         )
     pairs = math.comb(len(field.methods), 2)
     chance = (
-        f" Each holds by itself: of {pairs} pairs, {0.05 * pairs:.0f} may look different by chance."
+        f" Each holds by itself: of {pairs} pairs, about {0.05 * pairs:.0f} may look different by chance."
         if pairs >= 20
         else ""
     )

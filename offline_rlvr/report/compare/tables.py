@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from offline_rlvr.evaluation import Evaluation, Interval, mean_at_k, pass_at_k_of, seeded_interval
+from offline_rlvr.evaluation import Evaluation, mean_at_k, pass_at_k_of, seeded_interval
 from offline_rlvr.numerics.pass_at_k import powers_of_two
 from offline_rlvr.report.compare.standings import (
     Field,
@@ -39,30 +39,21 @@ class Table:
 
 def standings_table(field: Field) -> Table:
     """One row for each method, best first: accuracy, gain, and how far it had drifted."""
-    columns = [
-        "method",
-        "seeds",
-        field.mean_name,
-        "95 % interval",
-        "gain, points",
-        "95 % interval",
-        f"pass@{field.n}",
-        "drift",
-        "K3",
-        "ESS",
-    ]
+    # What a narrow screen shows first: who, how good, how far.
+    columns = ["method", field.mean_name, "gain, points", "drift", "ESS", "K3", f"pass@{field.n}"]
+    columns += [f"95 % interval of {field.mean_name}", "of the gain", "seeds"]
     rows = [
         [
             s.method.name,
-            str(len(s.method.runs)),
             percent(s.mean.value),
-            ends(s.mean),
             points(s.gain.value, sign=True),
-            ends(s.gain),
-            percent(s.passed.value),
             number(s.drift),
-            number(s.k3),
             number(s.ess),
+            number(s.k3),
+            percent(s.passed.value),
+            ends(s.mean),
+            ends(s.gain),
+            str(len(s.method.runs)),
         ]
         for s in field.standings
     ]

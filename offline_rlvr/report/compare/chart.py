@@ -181,7 +181,8 @@ def _crop(ax: Axes, chart: Chart) -> None:
     """Leave out the untouched policy of update 1, whose drift of 1e-7 would flatten all others; a
     level below the axis is named at its bottom.
     """
-    drawn = [line.y[1:] if len(line.y) > 2 else line.y for line in chart.lines]
+    untouched = [chart.x_name == "update" and line.x[0] == 1 for line in chart.lines]
+    drawn = [line.y[int(skip) :] for line, skip in zip(chart.lines, untouched, strict=True)]
     values = np.concatenate(drawn)
     values = values[values > 0]
     if not len(values):
@@ -204,10 +205,21 @@ def _crop(ax: Axes, chart: Chart) -> None:
             )
 
 
+def _widen(ax: Axes) -> None:
+    """A hundredth of the value at least: what differs by less is drawn flat."""
+    low, high = ax.get_ylim()
+    least = 0.01 * max(abs(low), abs(high))
+    if high - low < least:
+        middle = (low + high) / 2
+        ax.set_ylim(middle - least / 2, middle + least / 2)
+
+
 def _label_x(ax: Axes, chart: Chart) -> None:
     ax.set_xlabel(chart.x_name)
     ax.set_ylabel("")
-    if chart.log_x:
+    if chart.log_x == 10:
+        style.log_axis(ax, "x")
+    elif chart.log_x:
         ax.set_xscale("log", base=chart.log_x)
         ax.xaxis.set_minor_locator(NullLocator())
         ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

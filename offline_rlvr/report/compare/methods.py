@@ -141,7 +141,7 @@ def _refuse_unfinished(run: RunRecord) -> None:
     if not isinstance(run.part("settings").get(SEED), int) or not run.part("plan").get("hash"):
         raise DataError(
             f"{run.path / 'run.json'} does not record the settings and the plan of the run",
-            hint=f"train it again with this version; offline-rlvr report {name} shows what there is",
+            hint=f"train it again with this version; offline-rlvr report {name} shows it alone",
         )
     if not run.finished:
         updates = f"{run.applied} of {run.planned} updates"
@@ -248,7 +248,7 @@ def _named(groups: Sequence[dict[int, RunRecord]]) -> list[Method]:
             f"{key.removeprefix('objective.')}={_value(identity.get(key))}"
             for key in _varying(same)
         ]
-        settings = {key: identity[key] for key in varying if key in identity}
+        settings = {k: identity[k] for k in varying if k in identity and k != "objective.name"}
         methods.append(Method(" ".join(parts), settings, runs))
     return methods
 

@@ -76,7 +76,7 @@ def compare_runs(paths: Sequence[Path], folder: Path) -> Compared:
     for name, text in files.items():
         write_file(folder / name, text.encode("utf-8"), replace=True)
     page = folder / "compare.html"
-    lines = [verdict(field), drifted(field), how_sure(field), *_aligned(standings_table(field))]
+    lines = [verdict(field)[1], drifted(field), how_sure(field), *_aligned(standings_table(field))]
     return Compared(page, [inert(line) for line in [*lines, f"Page: {page}"]], as_json(field))
 
 
@@ -100,7 +100,8 @@ def _content(
     return {
         "title": f"{len(field.methods)} methods on one pool",
         "subtitle": _subtitle(field),
-        "sentence": verdict(field),
+        "won": verdict(field)[0],
+        "sentence": verdict(field)[1],
         "drift": drifted(field),
         "certainty": how_sure(field),
         "standings": standings_table(field),
@@ -151,7 +152,7 @@ def _markdown(field: Field, charts: dict[str, list[Chart]], tables: Sequence[Tab
     parts = [
         f"# {len(field.methods)} methods on one pool",
         _subtitle(field),
-        f"**{verdict(field)}**",
+        f"**{verdict(field)[1]}**",
         drifted(field),
         how_sure(field),
         standings_table(field).as_markdown(),

@@ -168,21 +168,21 @@ def table(evaluations: dict[int, Evaluation], measure: Measure) -> Floats:
     return np.array([measure(evaluation) for evaluation in evaluations.values()])
 
 
-def verdict(field: Field) -> str:
-    """Which method won, by how much, and how sure that is; in one sentence."""
+def verdict(field: Field) -> tuple[bool, str]:
+    """Whether one method beats all others, and the sentence that says by how much."""
     best, *others = field.standings
     name = best.method.name
     reached = (
-        f"{field.mean_name} {percent(best.mean.value)}, {points(best.gain.value, sign=True)} points "
-        f"{ends(best.gain)} from the base model"
+        f"{field.mean_name} {percent(best.mean.value)}, "
+        f"{points(best.gain.value, sign=True)} points {ends(best.gain)} from the base model"
     )
     if not others:
-        return f"{name} is the only method: {reached}."
+        return False, f"{name} is the only method: {reached}."
     own = [pair for pair in field.pairs() if name in (pair.first, pair.second)]
     equal = [pair for pair in own if direction(pair.difference) != "rise"]
     if not equal:
-        nearest = next(pair for pair in own)
-        return (
+        nearest = own[0]
+        return True, (
             f"{name} won ({reached}): it beats every other method, the next best, "
             f"{nearest.second}, by {points(nearest.difference.value)} points "
             f"{ends(nearest.difference)}."
@@ -190,7 +190,7 @@ def verdict(field: Field) -> str:
     names = ", ".join(p.second if p.first == name else p.first for p in equal)
     beaten = len(own) - len(equal)
     rest = f"; it beats the {beaten} other{'s' if beaten > 1 else ''}" if beaten else ""
-    return (
+    return False, (
         f"No single winner. {name} is highest ({reached}), but no difference is shown to "
         f"{names}{rest}."
     )
@@ -213,7 +213,8 @@ def how_sure(field: Field) -> str:
         if pairs >= 20
         else ""
     )
-    return f"Intervals are at 95 % over {over}, and over {seeds} seeds of training.{chance}"
+    few = " Two seeds say little about a third, which makes them wide." if seeds == 2 else ""
+    return f"Intervals are at 95 % over {over}, and over {seeds} seeds of training.{few}{chance}"
 
 
 def drifted(field: Field) -> str:

@@ -102,7 +102,7 @@ def settings_table(field: Field) -> Table:
     rows = [
         [
             method.name,
-            ", ".join(f"{key}={value}" for key, value in method.settings.items()) or "none",
+            ", ".join(f"{key}={value}" for key, value in method.settings.items()),
             ", ".join(str(run.path) for run in method.runs.values()),
         ]
         for method in field.methods
@@ -156,7 +156,8 @@ def accuracy_csv(field: Field) -> str:
 def as_json(field: Field) -> dict[str, Any]:
     """The standings and pairs, plain JSON values; differences are shares."""
     return {
-        "verdict": verdict(field),
+        "won": verdict(field)[0],
+        "verdict": verdict(field)[1],
         "drift": drifted(field),
         "certainty": how_sure(field),
         "methods": [

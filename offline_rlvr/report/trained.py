@@ -20,6 +20,8 @@ from offline_rlvr.trainer.response_files import read_responses
 
 #: Responses shown for each question.
 SHOWN = 8
+#: Equal responses of a group are told by their log-prob; a group holds at most so many.
+MOST_COPIES = 64
 #: Rewards from here on are right, as in the diagnostics.
 RIGHT_FROM = 0.5
 
@@ -84,7 +86,7 @@ def _down(rows: dict[str, NDArray]) -> Found:
         f"{pushed.sum():,} of {right.sum():,} right responses ({percent(_share(pushed, right))}) "
         "had a negative coefficient: the update made them less likely."
     )
-    return ("Right responses pushed down", summary, _ends(rows["coefficient"], pushed), None)
+    return ("Right responses pushed down", summary, _ends(rows, rows["coefficient"], pushed), None)
 
 
 def _up(rows: dict[str, NDArray]) -> Found:
@@ -94,7 +96,7 @@ def _up(rows: dict[str, NDArray]) -> Found:
         f"{pushed.sum():,} of {wrong.sum():,} wrong responses ({percent(_share(pushed, wrong))}) "
         "had a positive coefficient: the update made them more likely."
     )
-    return ("Wrong responses pushed up", summary, _ends(-rows["coefficient"], pushed), None)
+    return ("Wrong responses pushed up", summary, _ends(rows, -rows["coefficient"], pushed), None)
 
 
 def _ess(rows: dict[str, NDArray]) -> Found:
@@ -103,7 +105,7 @@ def _ess(rows: dict[str, NDArray]) -> Found:
     weight = np.where(last, np.exp(log_weight - log_weight[last].max()), 0.0)
     square = weight**2 / (weight**2).sum()
     ess = weight.sum() ** 2 / (weight**2).sum()
-    picked = _ends(-square, last)
+    picked = _ends(rows, -square, last)
     summary = (
         f"The {last.sum():,} responses of the last {ESS_WINDOW} updates weigh as much as "
         f"{ess:,.0f} equal ones; the {len(picked)} below hold {percent(square[picked].sum())} of "
@@ -130,13 +132,18 @@ def _q(rows: dict[str, NDArray]) -> Found | None:
         "responses in their group: the policy left the reference unevenly."
     )
     words = np.array([f"{number(float(t))} times an equal share of q" for t in times])
-    return ("How q moved", summary, _ends(times, right), words)
+    return ("How q moved", summary, _ends(rows, times, right), words)
 
 
-def _ends(values: NDArray[np.float64], among: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Rows of the lowest values among some."""
-    rows = np.flatnonzero(among)
-    return rows[np.argsort(values[rows], kind="stable")[:SHOWN]]
+def _ends(
+    rows: dict[str, NDArray], values: NDArray[np.float64], among: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Rows of the lowest values among some; the same response of a group only once."""
+    chosen = np.flatnonzero(among)
+    chosen = chosen[np.argsort(values[chosen], kind="stable")][: SHOWN * MOST_COPIES]
+    same = np.stack([rows["update"][chosen], rows["group_id"][chosen], rows["s_behavior"][chosen]])
+    first = np.unique(same, axis=1, return_index=True)[1]
+    return chosen[np.sort(first)[:SHOWN]]
 
 
 def _share(hits: NDArray[np.bool_], among: NDArray[np.bool_]) -> float:
@@ -166,7 +173,7 @@ def _shown(
     group_id, index = int(value["group_id"]), int(value["index"])
     group = groups.get(group_id)
     numbers = [f"coefficient {number(float(value['coefficient']))}"]
-    numbers.append(f"moved {value['s'] - value['s_behavior']:+.3g} nats from the sampler")
+    numbers.append(f"log-prob {value['s'] - value['s_behavior']:+.3g} nats against the sampler's")
     if beside is not None:
         numbers.append(str(beside[row]))
     return Shown(

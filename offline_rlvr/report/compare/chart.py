@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -103,7 +103,7 @@ class Chart:
         _label_x(ax, self)
 
 
-def _look(line: Line) -> dict[str, str]:
+def _look(line: Line) -> dict[str, Any]:
     if line.look is None:
         return {"color": style.GRAY, "linestyle": "-", "marker": "x"}
     return {

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from offline_rlvr.errors import BusyError, ConfigError, DataError, IncompatibleError
 from offline_rlvr.evaluation import Evaluation
 from offline_rlvr.lock import writer_of
+from offline_rlvr.report.inert import one_line
 from offline_rlvr.report.record import RunRecord, read_run
 
 SEED = "train.seed"
@@ -249,7 +250,7 @@ def _named(groups: Sequence[dict[int, RunRecord]]) -> list[Method]:
             for key in _varying(same)
         ]
         settings = {k: identity[k] for k in varying if k in identity and k != "objective.name"}
-        methods.append(Method(" ".join(parts), settings, runs))
+        methods.append(Method(one_line(" ".join(parts)), settings, runs))
     return methods
 
 

@@ -22,6 +22,8 @@ from offline_rlvr.report.verdict import direction, ends, number, percent, points
 
 #: So many methods are each named in a sentence.
 FEW = 4
+#: From so many pairs on, one or more is expected to look different by chance.
+MANY = 20
 
 Floats = NDArray[np.float64]
 Measure = Callable[[Evaluation], Floats]
@@ -138,17 +140,14 @@ class Field:
             return mean_at_k(e.rewards)
 
         gains = [after - before for after, before in zip(over(mean), over(mean, 0), strict=True)]
-        at_end = [
-            method.last(key, ESS_WINDOW)
-            for key in ("drift/abs_log_ratio", "drift/k3_behavior_policy")
-        ]
         return Standing(
             method,
-            seeded_interval(*over(mean)),
-            seeded_interval(*over(self.passed)),
-            seeded_interval(*gains),
-            *at_end,
-            method.last("weights/ess"),
+            mean=seeded_interval(*over(mean)),
+            passed=seeded_interval(*over(self.passed)),
+            gain=seeded_interval(*gains),
+            drift=method.last("drift/abs_log_ratio", ESS_WINDOW),
+            k3=method.last("drift/k3_behavior_policy", ESS_WINDOW),
+            ess=method.last("weights/ess"),
         )
 
     def _pair(self, first: Method, second: Method, measure: Measure) -> Pair:
@@ -208,11 +207,10 @@ def how_sure(field: Field) -> str:
             "training once more would give."
         )
     pairs = math.comb(len(field.methods), 2)
-    chance = (
-        f" Each holds by itself: of {pairs} pairs, about {0.05 * pairs:.0f} may look different by chance."
-        if pairs >= 20
-        else ""
-    )
+    chance = ""
+    if pairs >= MANY:
+        lucky = f"about {0.05 * pairs:.0f}"
+        chance = f" Each holds by itself: of {pairs} pairs, {lucky} may look different by chance."
     few = " Two seeds say little about a third, which makes them wide." if seeds == 2 else ""
     return f"Intervals are at 95 % over {over}, and over {seeds} seeds of training.{few}{chance}"
 

@@ -117,7 +117,9 @@ def by_seed(pair: Pair) -> str:
 
 def pairs_csv(field: Field) -> str:
     """Every pair's difference in mean@n and in pass@n, as shares."""
-    rows = [["first", "second", "metric", "difference", "low", "high", "problems", "seeds"]]
+    rows: list[list[Any]] = [
+        ["first", "second", "metric", "difference", "low", "high", "problems", "seeds"]
+    ]
     for metric, pairs in (
         (field.mean_name, field.pairs()),
         (f"pass@{field.n}", field.pairs(field.passed)),

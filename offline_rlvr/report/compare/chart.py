@@ -113,6 +113,11 @@ def _look(line: Line) -> dict[str, Any]:
     }
 
 
+def _drawable(text: str) -> str:
+    r"""The same with what the figures' font may lack written as `\u4e2d`."""
+    return text.encode("ascii", "backslashreplace").decode()
+
+
 def _values(chart: Chart, values: Floats) -> Floats:
     return 100 * values if chart.share else values
 
@@ -122,17 +127,19 @@ def _draw_line(ax: Axes, chart: Chart, line: Line) -> None:
     named = bool(len(line.x)) and isinstance(line.x[0], str)
     x = np.arange(len(line.x)) if named else np.asarray(line.x, float)
     if chart.kind == "points":
-        ax.plot(x, y, **{**look, "linestyle": ""}, markersize=4, alpha=0.7, label=line.label)
+        ax.plot(
+            x, y, **{**look, "linestyle": ""}, markersize=4, alpha=0.7, label=_drawable(line.label)
+        )
         return
     # Few marks on a long line, not at the same place on each, so that they can be told apart.
     step = max(1, len(x) // 6)
     every = ((line.look or 0) * step // 4 % step, step)
-    ax.plot(x, y, **look, markersize=5, markevery=every, label=line.label)
+    ax.plot(x, y, **look, markersize=5, markevery=every, label=_drawable(line.label))
     if line.low is not None and line.high is not None and len(x) > 1:
         low, high = _values(chart, line.low), _values(chart, line.high)
         ax.fill_between(x, low, high, color=look["color"], alpha=0.13, linewidth=0)
     if named:
-        ax.set_xticks(x, [str(name) for name in line.x], fontsize=8)
+        ax.set_xticks(x, [_drawable(str(name)) for name in line.x], fontsize=8)
 
 
 def _draw_rows(ax: Axes, chart: Chart) -> None:
@@ -152,7 +159,7 @@ def _draw_rows(ax: Axes, chart: Chart) -> None:
             marker=look["marker"],
             linestyle="",
             markersize=6,
-            label=line.label,
+            label=_drawable(line.label),
         )
     for level in chart.levels:
         value = float(_values(chart, np.array(level.value)))
@@ -167,7 +174,7 @@ def _draw_rows(ax: Axes, chart: Chart) -> None:
             va="top",
             color=level.color,
         )
-    ax.set_yticks(np.arange(len(names)), [str(name) for name in names], fontsize=8)
+    ax.set_yticks(np.arange(len(names)), [_drawable(str(name)) for name in names], fontsize=8)
     ax.set_ylim(len(names) - 0.4, -1.0 if chart.levels else -0.6)
     ax.grid(False, axis="y")
     if chart.log_y:

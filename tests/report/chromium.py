@@ -3,9 +3,9 @@
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
-import time
 
 #: Names under which a Chromium may be installed.
 BROWSER = next(
@@ -15,6 +15,10 @@ BROWSER = next(
     ),
     None,
 )
+
+
+#: Longest silence of a browser on a busy machine.
+SECONDS = 120
 
 
 class Page:
@@ -97,14 +101,14 @@ class Page:
         assert "error" not in answer, answer
         return answer["result"]
 
-    def _until(self, method, seconds=60):
-        deadline = time.monotonic() + seconds
+    def _until(self, method):
         while not any(event["method"] == method for event in self.events):
-            assert time.monotonic() < deadline, f"no {method}"
             self.events.append(self._next())
 
     def _next(self):
         while b"\0" not in self._buffer:
+            ready, _, _ = select.select([self._read], [], [], SECONDS)
+            assert ready, "the browser does not answer"
             part = os.read(self._read, 1 << 16)
             assert part, "the browser has ended"
             self._buffer += part

@@ -17,7 +17,14 @@ from offline_rlvr.lock import OWNER_NAME
 from offline_rlvr.numerics.pass_at_k import pass_at_k
 from offline_rlvr.report.compare import compare_runs
 from offline_rlvr.report.compare.methods import read_methods
-from offline_rlvr.report.compare.standings import Field, Pair, best_of, how_sure, verdict
+from offline_rlvr.report.compare.standings import (
+    Field,
+    Pair,
+    best_of,
+    how_sure,
+    single_answer,
+    verdict,
+)
 from offline_rlvr.stream import read_rows
 from offline_rlvr.trainer.run import train
 
@@ -225,6 +232,12 @@ def test_how_many_base_answers_are_as_good_as_one(made):
         mean = method.evaluations("arithmetic")[0].rewards.mean()
         expected = next(k for k, value in enumerate(reach, 1) if value >= mean)
         assert best_of(field, "arithmetic")[method.name] == expected
+    k = best_of(field, "arithmetic")["ggpo"]
+    assert k > 1
+    words = (
+        f"a single answer of ggpo beats the base model's best of {k - 1}, but not its best of {k}."
+    )
+    assert single_answer(field, "arithmetic").endswith(words)
 
 
 def test_runs_that_differ_in_their_seeds_are_one_method(made):
@@ -307,6 +320,25 @@ def test_two_sets_weigh_by_problems(make_run, tmp_path):
     page = compare_runs(paths, tmp_path / "out").page.read_text("utf-8")
     assert "all sets, each problem weighing the same" in page
     assert "words, 50 problems" in page
+
+
+@pytest.mark.parametrize("unscored", [0.3, 0.95])
+def test_unscored_answers_are_left_out(make_run, tmp_path, unscored):
+    paths = []
+    for name, skill in (("ggpo", 0.9), ("pg", 0.5)):
+        plan = {"hash": "0", "updates": 120, "groups_per_update": 32}
+        settings = {**SETTINGS, "objective.name": name}
+        maker = make_run(name).identity(settings=settings, plan=plan).metrics()
+        maker.evaluation(0, 0.5).evaluation(120, skill, unscored=unscored)
+        paths.append(maker.path)
+    rewards = next(e.rewards for e in read_evaluations(paths[0]) if e.update == 120)
+    scored = rewards[~np.isnan(rewards).all(1)]
+    best = Field(read_methods(paths)).standings[0]
+    assert best.method.name == "ggpo"
+    assert best.mean.value == pytest.approx(np.nanmean(scored, axis=1).mean())
+    assert best.mean.problems == len(scored)
+    text = compare_runs(paths, tmp_path / "out").page.read_text("utf-8")
+    assert ("not measured" in text) == (unscored > 0.5)  # pass@8 needs eight scored answers
 
 
 def test_the_verb(trained, command, tmp_path):

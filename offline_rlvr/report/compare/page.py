@@ -7,15 +7,23 @@ from typing import Any
 
 from offline_rlvr.durable import make_folder, write_file
 from offline_rlvr.report import style
+from offline_rlvr.report.compare.accuracy_charts import accuracy_charts
 from offline_rlvr.report.compare.chart import Chart
-from offline_rlvr.report.compare.charts import accuracy_charts, drift_charts, training_charts
 from offline_rlvr.report.compare.methods import read_methods
-from offline_rlvr.report.compare.standings import Field, drifted, how_sure, verdict
+from offline_rlvr.report.compare.metric_charts import drift_charts, training_charts
+from offline_rlvr.report.compare.standings import (
+    Field,
+    drifted,
+    how_sure,
+    single_answer,
+    verdict,
+)
 from offline_rlvr.report.compare.tables import (
     Table,
     accuracy_csv,
     as_json,
     by_seed,
+    markdown_text,
     pairs_csv,
     set_table,
     settings_table,
@@ -105,7 +113,9 @@ def _content(
         "drift": drifted(field),
         "certainty": how_sure(field),
         "standings": standings_table(field),
-        "sets": tables,
+        "sets": [
+            (one, single_answer(field, name)) for one, name in zip(tables, field.sets, strict=True)
+        ],
         "figures": drawn,
         "of_first": [side[:2] for side in sides if side[2]],
         "of_others": [side[:2] for side in sides if not side[2]],
@@ -151,14 +161,14 @@ def _missing(field: Field, drawn: dict[str, list[Figured]]) -> list[str]:
 def _markdown(field: Field, charts: dict[str, list[Chart]], tables: Sequence[Table]) -> str:
     parts = [
         f"# {len(field.methods)} methods on one pool",
-        _subtitle(field),
-        f"**{verdict(field)[1]}**",
-        drifted(field),
-        how_sure(field),
+        markdown_text(_subtitle(field)),
+        f"**{markdown_text(verdict(field)[1])}**",
+        *map(markdown_text, (drifted(field), how_sure(field))),
         standings_table(field).as_markdown(),
         *(one.as_markdown() for one in tables),
         "### Pairs",
-        "\n".join(f"- {pair.sentence} ({by_seed(pair)})" for pair in field.pairs()),
+        "\n".join(f"- {markdown_text(pair.sentence)} ({by_seed(pair)})" for pair in field.pairs()),
+        *(markdown_text(single_answer(field, name)) for name in field.sets),
     ]
     for section, those in charts.items():
         parts.append(f"## {section}")

@@ -157,9 +157,15 @@ class Field:
             sides = (method.evaluations(name) for method in (first, second))
             mine, other = (table({s: found[s] for s in shared}, measure) for found in sides)
             differences.append(mine - other)
-        each = np.nanmean(np.concatenate(differences, axis=1), axis=1)
-        by_seed = dict(zip(shared, each.tolist(), strict=True))
+        each = map(known_mean, np.concatenate(differences, axis=1))
+        by_seed = dict(zip(shared, each, strict=True))
         return Pair(first.name, second.name, seeded_interval(*differences), by_seed)
+
+
+def known_mean(values: Floats) -> float:
+    """Mean of what could be measured; nan when nothing could."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else math.nan
 
 
 def table(evaluations: dict[int, Evaluation], measure: Measure) -> Floats:
@@ -236,14 +242,26 @@ def best_of(field: Field, name: str) -> dict[str, int | None]:
     """Method -> the least k with which the base's best of k matches one trained answer; None: more
     answers than there are.
     """
-    base = field.base(name)
-    reach = [
-        float(np.nanmean([pass_at_k_of(e.rewards, k) for e in base]))
-        for k in range(1, field.sets[name] + 1)
-    ]
+    base = dict(enumerate(field.base(name)))
+    ks = range(1, field.sets[name] + 1)
+    reach = [known_mean(table(base, lambda e, k=k: pass_at_k_of(e.rewards, k))) for k in ks]
     found: dict[str, int | None] = {}
     for standing in field.standings:
-        each = table(standing.method.evaluations(name), lambda e: mean_at_k(e.rewards))
-        mean = float(np.nanmean(each))
+        evaluations = standing.method.evaluations(name)
+        mean = known_mean(table(evaluations, lambda e: mean_at_k(e.rewards)))
         found[standing.method.name] = next((k for k, p in enumerate(reach, 1) if p >= mean), None)
     return found
+
+
+def single_answer(field: Field, name: str) -> str:
+    """Whether one trained answer beats the base model's best of k, for the furthest method."""
+    best, most = max(best_of(field, name).items(), key=lambda item: item[1] or math.inf)
+    n = field.sets[name]
+    if most is None:
+        return f"On {name} a single answer of {best} beats the base model's best of {n}."
+    if most == 1:
+        return f"On {name} no method's single answer beats a single one of the base model."
+    return (
+        f"On {name} a single answer of {best} beats the base model's best of {most - 1}, "
+        f"but not its best of {most}."
+    )

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from offline_rlvr.evaluation import Evaluation, mean_at_k, pass_at_k_of, seeded_interval
 from offline_rlvr.numerics.pass_at_k import powers_of_two
 from offline_rlvr.report.compare.standings import (
@@ -16,6 +14,7 @@ from offline_rlvr.report.compare.standings import (
     best_of,
     drifted,
     how_sure,
+    known_mean,
     table,
     verdict,
 )
@@ -33,7 +32,11 @@ class Table:
     def as_markdown(self) -> str:
         """A pipe table under a heading."""
         align = ["---", *["--:"] * (len(self.columns) - 1)]
-        lines = [f"### {_cell(self.title)}", "", *map(_row, (self.columns, align, *self.rows))]
+        lines = [
+            f"### {markdown_text(self.title)}",
+            "",
+            *map(_row, (self.columns, align, *self.rows)),
+        ]
         return "\n".join(lines)
 
 
@@ -72,10 +75,10 @@ def set_table(field: Field, name: str) -> Table:
     def row(label: str, evaluations: dict[int, Evaluation], beside: str) -> list[str]:
         means = table(evaluations, lambda e: mean_at_k(e.rewards))
         passes = [
-            np.nanmean(table(evaluations, lambda e, k=k: pass_at_k_of(e.rewards, k))) for k in ks
+            known_mean(table(evaluations, lambda e, k=k: pass_at_k_of(e.rewards, k))) for k in ks
         ]
         found = seeded_interval(means)
-        texts = [percent(found.value), ends(found), *(percent(float(p)) for p in passes)]
+        texts = [percent(found.value), ends(found), *(percent(p) for p in passes)]
         return [label, *texts, beside]
 
     base = dict(enumerate(field.base(name)))
@@ -148,7 +151,7 @@ def accuracy_csv(field: Field) -> str:
                         e.name,
                         e.update,
                         metric,
-                        float(np.nanmean(v)),
+                        known_mean(v),
                     ]
                     for metric, v in values.items()
                 ]
@@ -196,11 +199,11 @@ def _csv(rows: Sequence[Sequence[Any]]) -> str:
     return sink.getvalue()
 
 
-def _cell(text: str) -> str:
-    """Text that stays in its cell, and is no HTML."""
+def markdown_text(text: str) -> str:
+    """Text that stays in its cell or line, and is no HTML."""
     safe = text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
     return " ".join(safe.split())
 
 
 def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(map(_cell, cells))} |"
+    return f"| {' | '.join(map(markdown_text, cells))} |"

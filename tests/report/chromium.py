@@ -28,9 +28,10 @@ class Page:
         folder: For the browser's own files.
         width, height: Of the window, CSS pixels.
         phone: Behave like a phone (mobile viewport).
+        printed: Look as on paper.
     """
 
-    def __init__(self, folder, width, height=900, *, phone=False):
+    def __init__(self, folder, width, height=900, *, phone=False, printed=False):
         to_browser, self._write = os.pipe()
         self._read, from_browser = os.pipe()
         command = [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
@@ -51,6 +52,7 @@ class Page:
         self._session = attached["sessionId"]
         for domain in ("Page", "Log", "Runtime", "Network"):
             self._call(f"{domain}.enable")
+        self._call("Emulation.setEmulatedMedia", media="print" if printed else "screen")
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": phone}
         self._call("Emulation.setDeviceMetricsOverride", **size)
 
@@ -78,10 +80,6 @@ class Page:
         """A PNG of what is in the window, or of the whole page."""
         shot = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(shot["data"]))
-
-    def pdf(self, path):
-        """The page as printed."""
-        path.write_bytes(base64.b64decode(self._call("Page.printToPDF")["data"]))
 
     def close(self):
         """End the browser."""

@@ -170,13 +170,13 @@ def finished_run(tmp_path_factory):
 
 @pytest.fixture
 def browse(tmp_path):
-    """`browse(file, width, phone=False)` -> the page, open in a real headless browser."""
+    """`browse(file, width, **how)` -> the page, open in a real headless browser."""
     if chromium.BROWSER is None:
         pytest.skip("no Chromium is installed (apt-get install chromium)")
     pages = []
 
-    def opened(path, width, *, phone=False):
-        page = chromium.Page(tmp_path / f"browser {len(pages)}", width, phone=phone)
+    def opened(path, width, **how):
+        page = chromium.Page(tmp_path / f"browser {len(pages)}", width, **how)
         pages.append(page)
         page.open(path)
         return page

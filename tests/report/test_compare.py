@@ -15,6 +15,7 @@ from offline_rlvr.errors import BusyError, ConfigError, DataError, IncompatibleE
 from offline_rlvr.evaluation import Interval, read_evaluations
 from offline_rlvr.lock import OWNER_NAME
 from offline_rlvr.numerics.pass_at_k import pass_at_k
+from offline_rlvr.report import render_report
 from offline_rlvr.report.compare import compare_runs
 from offline_rlvr.report.compare.methods import read_methods
 from offline_rlvr.report.compare.standings import (
@@ -165,12 +166,19 @@ def test_the_same_runs_give_the_same_bytes(trained, compared, tmp_path):
         assert (tmp_path / name).read_bytes() == (compared.page.parent / name).read_bytes(), name
 
 
+@pytest.fixture(scope="module")
+def report(trained):
+    return render_report(trained / "ggpo-0")
+
+
 @pytest.mark.parametrize("width", [390, 1200])
-def test_the_page_in_a_real_browser(compared, browse, tmp_path, width):
-    page = browse(compared.page, width, phone=width == 390)
+@pytest.mark.parametrize("which", ["comparison", "report"])
+def test_the_page_in_a_real_browser(compared, report, browse, tmp_path, which, width):
+    file = compared.page if which == "comparison" else report
+    page = browse(file, width, phone=width == 390)
     assert page.problems() == []
     sent = [address for address in page.requests() if not address.startswith("data:")]
-    assert sent == [compared.page.resolve().as_uri()]
+    assert sent == [file.resolve().as_uri()]
     assert page.value("document.documentElement.scrollWidth") == width
     broken = "[...document.images].filter(i => !i.complete || i.naturalWidth === 0).length"
     assert page.value(broken) == 0
@@ -182,8 +190,13 @@ def test_the_page_in_a_real_browser(compared, browse, tmp_path, width):
     assert len(np.unique(pixels.reshape(-1, pixels.shape[-1]), axis=0)) > 50
     # No part is empty: text and figures go all the way down.
     assert all(half.std() > 0.02 for half in np.array_split(pixels, 4, axis=0))
-    page.pdf(tmp_path / "page.pdf")
-    assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_printed_on_paper_nothing_is_cut(compared, browse):
+    page = browse(compared.page, 718, printed=True)  # A4 between its margins
+    assert page.value("document.documentElement.scrollWidth") == 718
+    cut = "[...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > 718).length"
+    assert page.value(cut) == 0
 
 
 @pytest.mark.parametrize(

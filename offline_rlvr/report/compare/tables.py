@@ -43,7 +43,7 @@ class Table:
 def standings_table(field: Field) -> Table:
     """One row for each method, best first: accuracy, gain, and how far it had drifted."""
     # What a narrow screen shows first: who, how good, how far.
-    columns = ["method", field.mean_name, "gain, points", "drift", "ESS", "K3", f"pass@{field.n}"]
+    columns = ["method", field.mean_name, "gain", "drift", "ESS", "K3", f"pass@{field.n}"]
     columns += [f"95 % interval of {field.mean_name}", "of the gain", "seeds"]
     rows = [
         [

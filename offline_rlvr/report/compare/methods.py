@@ -32,6 +32,8 @@ NO_METHOD = (
     "model.name_or_path",
     "model.revision",
     "model.gradient_checkpointing",
+    "train.devices",
+    "train.strategy",
     "train.log_entropy_every",
     "train.probe_every",
     "train.micro_batch_tokens",

@@ -12,6 +12,7 @@ from cyclopts import App
 
 from offline_rlvr import __version__
 from offline_rlvr.cli import config, job, pool, run
+from offline_rlvr.cli.compare import compare
 from offline_rlvr.cli.lab import lab
 from offline_rlvr.cli.study import study
 from offline_rlvr.errors import Interrupted, OfflineRlvrError, ResourceError
@@ -31,6 +32,7 @@ app.command(pool.app)
 app.command(job.train)
 app.command(job.evaluate)
 app.command(job.report)
+app.command(compare)
 app.command(run.app)
 app.command(run.resume)
 app.command(study)

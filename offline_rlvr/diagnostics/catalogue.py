@@ -11,6 +11,7 @@ trained on.
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from offline_rlvr.diagnostics.bins import BINS
 from offline_rlvr.errors import ConfigError
 
 Scale = Literal["linear", "log"]
@@ -189,13 +190,7 @@ _ENTRIES = (
         "linear",
         "neither",
     ),
-    Metric(
-        "train/learning_rate",
-        "learning rate of the update",
-        "",
-        "linear",
-        "neither",
-    ),
+    Metric("train/learning_rate", "learning rate of the update", "", "linear", "neither"),
     Metric("train/micro_batch_tokens", "token budget of a forward pass", "", "linear", "neither"),
     Metric(
         "time/update_s",
@@ -260,6 +255,7 @@ _ENTRIES = (
         "linear",
         "neither",
     ),
+    *(Metric(key, definition, "nats", "log", "worse") for key, definition in BINS.items()),
 )
 
 #: Key -> entry, without splits and without `probe/*`.

@@ -5,6 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from offline_rlvr.batch import TokenBatch
+from offline_rlvr.diagnostics.bins import PARTS, POSITION_KEYS, PROBABILITIES, PROBABILITY_KEYS
 from offline_rlvr.numerics import divergence
 from offline_rlvr.numerics.logspace import LogWeights
 from offline_rlvr.numerics.masked import SumCount, share, sum_count, without_padding
@@ -44,6 +45,23 @@ def token_metrics(
         "drift/k1_behavior_policy": sum_count(divergence.k1(values), mask),
         "drift/fraction_above_0.1": share(values.abs() > NOTABLE_LOG_RATIO, mask),
         "drift/fraction_saturated": share(beyond, mask),
+    }
+
+
+def binned_metrics(batch: TokenBatch, values: Float[Tensor, "G K T"]) -> dict[str, SumCount]:
+    """The drift of each part of the responses, and of each class of behavior probability."""
+    mask = batch.response_mask
+    before = mask.cumsum(-1) - 1
+    part = PARTS * before // mask.sum(-1, keepdim=True).clamp(min=1)
+    chance = without_padding(batch.behavior_logprobs, mask).exp().contiguous()
+    inner = torch.tensor(PROBABILITIES[1:-1], dtype=chance.dtype, device=chance.device)
+    which = torch.bucketize(chance, inner)  # right ends included
+    size = values.abs()
+    sides = ((POSITION_KEYS, part), (PROBABILITY_KEYS, which))
+    return {
+        key: sum_count(size, mask & (bins == i))
+        for keys, bins in sides
+        for i, key in enumerate(keys)
     }
 
 

@@ -53,7 +53,8 @@ class UpdateDiagnostics:
         Args:
             batch: The scored batch, as the objective saw it.
             coefficients: The objective's, see `Output.coefficients`.
-            entropy: Of the policy at each response token, nats; on logging updates.
+            entropy: Of the policy at each response token, nats; on logging updates, which also
+                measure the drift by position and by behavior probability.
             metrics: The objective's own, see `Output.metrics`.
         """
         to_behavior = drift.log_ratio(batch, batch.behavior_logprobs)
@@ -69,6 +70,9 @@ class UpdateDiagnostics:
             for key, pair in found.items():
                 self._add_mean(key + part, pair)
             self._add_weights(part, drift.response_weights(to_behavior, among))
+        if entropy is not None:  # a logging update
+            for key, pair in drift.binned_metrics(batch, to_behavior).items():
+                self._add_mean(key, pair)
         if coefficients is not None:
             mean = _per_response(batch, coefficients)
             key = "objective/negative_correct_fraction"

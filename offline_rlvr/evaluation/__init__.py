@@ -9,6 +9,7 @@ from offline_rlvr.evaluation.files import (
 from offline_rlvr.evaluation.intervals import Interval, bootstrap_interval, paired_difference
 from offline_rlvr.evaluation.metrics import mean_at_k, pass_at_k, pass_at_k_of
 from offline_rlvr.evaluation.records import Evaluation, problem_weighted
+from offline_rlvr.evaluation.seeds import seeded_interval
 
 __all__ = [
     "Evaluation",
@@ -22,5 +23,6 @@ __all__ = [
     "problem_weighted",
     "read_evaluation",
     "read_evaluations",
+    "seeded_interval",
     "write_evaluation",
 ]

@@ -83,7 +83,7 @@ def bootstrap_interval(
     if problems == 1:
         return Interval(mean, np.nan, np.nan, 1)
     rng = np.random.default_rng(seed)
-    sums = np.add.reduce([_resampled_sums(array, resamples, rng) for array in strata])
+    sums = np.add.reduce([resampled_sums(array, resamples, rng) for array in strata])
     means = sums / problems
     tail = (1 - level) / 2
     tails = (tail, 1 - tail)
@@ -125,7 +125,7 @@ def paired_values(before: Mapping[str, float], after: Mapping[str, float]) -> ND
     return np.array([after[key] - value for key, value in before.items() if key in after])
 
 
-def _resampled_sums(
+def resampled_sums(
     values: NDArray[np.float64], resamples: int, rng: np.random.Generator
 ) -> NDArray[np.float64]:
     """[resamples] sums of len(values) draws with replacement."""

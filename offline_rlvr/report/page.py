@@ -13,6 +13,7 @@ from offline_rlvr.report.definitions import definitions_of
 from offline_rlvr.report.examples import choose
 from offline_rlvr.report.inert import inert
 from offline_rlvr.report.record import RunRecord, read_run
+from offline_rlvr.report.trained import trained_responses
 from offline_rlvr.report.verdict import compare, ending, missing, verdict
 
 HERE = Path(__file__).parent
@@ -76,6 +77,7 @@ def content(run: RunRecord) -> dict[str, Any]:
         "funnel_notes": tables.funnel_notes(run.part("funnel")),
         "pool_figure": figures.pool_figure(run.part("funnel")),
         "examples": choose(comparisons),
+        "trained": trained_responses(run),
         "settings": tables.settings(run),
         "versions": tables.flattened(run.part("versions")),
         "config": run.config,

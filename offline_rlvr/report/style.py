@@ -5,7 +5,7 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -65,9 +65,12 @@ def panel(draw: Draw) -> str:
     with mpl.rc_context(RC):
         figure = Figure(figsize=PANEL)
         draw(figure.add_axes(INSIDE))  # the same place in every panel, so that columns line up
-        sink = io.BytesIO()
-        figure.savefig(sink, format="svg", metadata={"Date": None, "Creator": None})
-    return "data:image/svg+xml;base64," + base64.b64encode(sink.getvalue()).decode("ascii")
+        return data_uri(_saved(figure, "svg"))
+
+
+def data_uri(svg: bytes) -> str:
+    """An SVG as an address that needs no file."""
+    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode("ascii")
 
 
 def picture(draws: dict[str, Draw], *paths: Path, legend: bool = False) -> None:
@@ -89,30 +92,30 @@ def picture(draws: dict[str, Draw], *paths: Path, legend: bool = False) -> None:
             handles, labels = axes[0].get_legend_handles_labels()
             figure.legend(handles, labels, loc="outside lower center", ncols=6, handlelength=3)
         for path in paths:
-            kind = path.suffix[1:]
-            metadata = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
-            figure.savefig(path, format=kind, dpi=150, metadata=metadata)
+            path.write_bytes(_saved(figure, path.suffix[1:]))
 
 
-def log_axis(ax: Axes) -> None:
-    """A logarithmic y axis with plain numbers, also where it spans less than a decade.
+def log_axis(ax: Axes, which: Literal["x", "y"] = "y") -> None:
+    """A logarithmic axis with plain numbers, also where it spans less than a decade.
 
     Stays linear where nothing is above 0, as in a run that does not move.
     """
-    drawn = [np.asarray(line.get_ydata(), float) for line in ax.get_lines()]
+    get = "get_ydata" if which == "y" else "get_xdata"
+    drawn = [np.asarray(getattr(line, get)(), float) for line in ax.get_lines()]
     if not any((values > 0).any() for values in drawn):
         return
-    ax.set_yscale("log")
-    low, high = ax.get_ylim()
+    axis = ax.yaxis if which == "y" else ax.xaxis
+    ax.set(**{f"{which}scale": "log"})
+    low, high = axis.get_view_interval()
     if high / low < 3:  # room for at least two labeled ticks
         middle = (low * high) ** 0.5
         low, high = middle / 3**0.5, middle * 3**0.5
-        ax.set_ylim(low, high)
+        ax.set(**{f"{which}lim": (low, high)})
     close = high / low < 30
     subs = (1, 2, 3, 5, 7) if high / low < 6 else (1, 2, 5)
-    ax.yaxis.set_major_locator(LogLocator(subs=subs if close else (1,)))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.yaxis.set_minor_locator(NullLocator())
+    axis.set_major_locator(LogLocator(subs=subs if close else (1,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(NullLocator())
 
 
 def legend_on_top(ax: Axes) -> None:
@@ -146,3 +149,31 @@ def say_nothing_measured(ax: Axes, what: str = "not measured") -> None:
     ax.set_xticks([])
     ax.set_yticks([])
     ax.text(0.5, 0.5, what, ha="center", va="center", transform=ax.transAxes, color=GRAY)
+
+
+def chart(draw: Draw, height: float, *kinds: str) -> list[bytes]:
+    """One panel with a legend below it, in each of the given formats (`svg`, `png`).
+
+    Args:
+        draw: What draws the panel; its labels make the legend where there are several.
+        height: Of the axes, inches; the legend takes more.
+        kinds: File formats.
+    """
+    with mpl.rc_context(RC):
+        figure = Figure(figsize=(PANEL[0], height), layout="constrained", facecolor="white")
+        ax = figure.add_subplot()
+        draw(ax)
+        handles, labels = ax.get_legend_handles_labels()
+        if len(labels) > 1:
+            columns = max(1, min(3, 52 // (max(map(len, labels)) + 6)))
+            figure.set_figheight(height + 0.2 * -(-len(labels) // columns) + 0.1)
+            place = {"loc": "outside lower center", "ncols": columns, "fontsize": 8}
+            figure.legend(handles, labels, handlelength=2.6, columnspacing=1.2, **place)
+        return [_saved(figure, kind) for kind in kinds]
+
+
+def _saved(figure: Figure, kind: str) -> bytes:
+    sink = io.BytesIO()
+    metadata = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
+    figure.savefig(sink, format=kind, dpi=150, metadata=metadata)
+    return sink.getvalue()

@@ -34,18 +34,13 @@ class Change:
 
     @property
     def kind(self) -> Kind:
-        """`none` while the interval holds 0; `open` when there is no interval."""
-        if math.isnan(self.difference.low):
-            return "open"
-        if self.difference.low > ROUNDING:
-            return "rise"
-        return "fall" if self.difference.high < -ROUNDING else "none"
+        """See `direction`."""
+        return direction(self.difference)
 
     @property
     def ends(self) -> str:
         """`[10.2, 13.5]`, in points."""
-        d = self.difference
-        return "none" if math.isnan(d.low) else f"[{points(d.low)}, {points(d.high)}]"
+        return ends(self.difference)
 
     def words(self) -> str:
         """`+11.9 points, 95 % interval [10.2, 13.5]`."""
@@ -150,6 +145,22 @@ def missing(run: RunRecord) -> list[str]:
     if not run.evaluations:
         notes.append("No held-out evaluation yet.")
     return notes
+
+
+def direction(difference: Interval) -> Kind:
+    """`none` while the interval holds 0; `open` when there is no interval."""
+    if math.isnan(difference.low):
+        return "open"
+    if difference.low > ROUNDING:
+        return "rise"
+    return "fall" if difference.high < -ROUNDING else "none"
+
+
+def ends(difference: Interval) -> str:
+    """The interval's ends in points: `[10.2, 13.5]`."""
+    if math.isnan(difference.low):
+        return "none"
+    return f"[{points(difference.low)}, {points(difference.high)}]"
 
 
 def percent(share: float | None) -> str:

@@ -12,23 +12,10 @@ from torch import Tensor
 from offline_rlvr.durable import make_folder, remove_leftovers, write_file, writing
 from offline_rlvr.stream import Journal
 from offline_rlvr.trainer.loggers import Curves
+from offline_rlvr.trainer.response_files import RESPONSE_SCHEMA
 
 #: (group ids [G], name -> [G, K]) of one micro-batch.
 ResponseRows = tuple[Tensor, dict[str, Tensor]]
-
-RESPONSE_SCHEMA = pa.schema(
-    [
-        ("update", pa.int32()),
-        ("group_id", pa.int64()),
-        ("index", pa.int16()),
-        ("reward", pa.float64()),
-        ("s", pa.float64()),
-        ("s_ref", pa.float64()),
-        ("s_behavior", pa.float64()),
-        ("q", pa.float64()),
-        ("coefficient", pa.float64()),
-    ]
-)
 
 
 @dataclass(frozen=True)

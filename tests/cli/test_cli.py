@@ -12,7 +12,7 @@ import pytest
 def test_help_lists_the_verbs_and_needs_no_torch(command):
     code, output = command("--help")
     assert code == 0
-    verbs = ("quickstart", "pool", "train", "evaluate", "report", "run", "resume", "lab", "config")
+    verbs = ("quickstart", "pool", "train", "evaluate", "report", "compare", "run", "resume", "lab")
     for verb in verbs:
         assert verb in output
     assert "75 interrupted" in output
@@ -43,6 +43,8 @@ def test_help_of_train_tells_of_overrides(command):
         (["pool", "show", "{pool}", "99999"], 3, "99999"),
         (["report", "none"], 3, "not a run"),
         (["evaluate", "none"], 3, "not a run"),
+        (["compare"], 2, "no run is named"),
+        (["compare", "none", "none2"], 3, "not a run"),
         (["run", "verify", "none"], 3, "not a run"),
     ],
 )

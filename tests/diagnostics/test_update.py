@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from offline_rlvr.batch import TokenBatch
+from offline_rlvr.diagnostics.bins import BINS, POSITION_KEYS, PROBABILITIES, PROBABILITY_KEYS
 from offline_rlvr.diagnostics.responses import response_record
 from offline_rlvr.diagnostics.update import UpdateDiagnostics, probe_metrics
 from offline_rlvr.diagnostics.window import EssWindow
@@ -66,6 +67,30 @@ def test_drift_by_hand():
         "reference/log_ratio_nats/wrong": -0.2,
     }
     assert {key: values[key] for key in expected} == pytest.approx(expected, abs=1e-14)
+
+
+def test_drift_by_position_and_by_behavior_probability():
+    """Against a loop over tokens: a part is a tenth of a response, padding belongs to none."""
+    generator = torch.Generator().manual_seed(1)
+    policy, behavior = -3 * torch.rand(2, 2, 2, 23, generator=generator, dtype=torch.float64) - 1e-3
+    lengths = torch.tensor([[23, 4], [10, 1]])
+    mask = torch.arange(23) < lengths[..., None]
+    rewards = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    batch = TokenBatch(policy, behavior, rewards, mask)
+    acc = UpdateDiagnostics()
+    acc.add(batch, entropy=torch.zeros_like(policy))
+    found = {key: v for key, v in acc.result().items() if key in BINS}
+    tokens: dict[str, list[float]] = {}
+    for g, k, t in mask.nonzero().tolist():
+        size = abs(float(policy[g, k, t] - behavior[g, k, t]))
+        tokens.setdefault(POSITION_KEYS[10 * t // int(lengths[g, k])], []).append(size)
+        chance = math.exp(behavior[g, k, t])
+        inside = next(i for i, high in enumerate(PROBABILITIES[1:]) if chance <= high)
+        tokens.setdefault(PROBABILITY_KEYS[inside], []).append(size)
+    assert found == pytest.approx({key: sum(v) / len(v) for key, v in tokens.items()}, rel=1e-12)
+    acc = UpdateDiagnostics()
+    acc.add(batch)
+    assert not acc.result().keys() & BINS.keys()  # not a logging update
 
 
 def test_weights_by_hand():

@@ -1,5 +1,6 @@
 """A run folder with plausible numbers, written through the real file formats."""
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -10,6 +11,10 @@ from offline_rlvr.evaluation import Evaluation, evaluation_path, write_evaluatio
 from offline_rlvr.records import Problem, Response, Verdict
 from offline_rlvr.report import render_report
 from offline_rlvr.stream import Journal
+
+SPEC = importlib.util.spec_from_file_location("chromium", Path(__file__).with_name("chromium.py"))
+chromium = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(chromium)
 
 UPDATES, GROUPS_PER_UPDATE, K = 120, 32, 8
 CONFIG = """\
@@ -161,3 +166,21 @@ def finished_run(tmp_path_factory):
         maker.evaluation(update, skill)
     render_report(maker.path)
     return maker.path
+
+
+@pytest.fixture
+def browse(tmp_path):
+    """`browse(file, width, **how)` -> the page, open in a real headless browser."""
+    if chromium.BROWSER is None:
+        pytest.skip("no Chromium is installed (apt-get install chromium)")
+    pages = []
+
+    def opened(path, width, **how):
+        page = chromium.Page(tmp_path / f"browser {len(pages)}", width, **how)
+        pages.append(page)
+        page.open(path)
+        return page
+
+    yield opened
+    for page in pages:
+        page.close()

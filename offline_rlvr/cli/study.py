@@ -1,5 +1,6 @@
 """`offline-rlvr study`: methods x seeds on one pool."""
 
+import shlex
 from pathlib import Path
 
 
@@ -29,4 +30,7 @@ def study(
     if parallel < 1:
         raise ConfigError(f"--parallel {parallel}: expected at least 1")
     plan = load_study(file)
-    run_study(plan, output or Path("runs") / plan.name, parallel=parallel, dry_run=dry_run)
+    folder = output or Path("runs") / plan.name
+    run_study(plan, folder, parallel=parallel, dry_run=dry_run)
+    if not dry_run:
+        print(f"study: {folder}  (next: offline-rlvr compare {shlex.quote(str(folder))})")

@@ -6,10 +6,12 @@ import pytest
 
 from offline_rlvr import generation, objectives, problems, verifier
 from offline_rlvr.config import load_config
+from offline_rlvr.config.study import load_study
 from offline_rlvr.trainer.estimate import estimate
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
-CONFIGS = sorted((REPOSITORY / "configs").rglob("*.yaml"))
+STUDIES = sorted((REPOSITORY / "configs/studies").glob("*/study.yaml"))
+CONFIGS = sorted(set((REPOSITORY / "configs").rglob("*.yaml")) - set(STUDIES))
 TINY = REPOSITORY / "pools/tiny"
 LOCAL = [path for path in CONFIGS if path.parent.name == "configs"]
 every_config = pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
@@ -29,6 +31,15 @@ def test_its_parts_can_be_built(path):
     config.build("verifier", verifier.load)
     assert config.generation.name in generation.BACKENDS
     assert config.problems.name in problems.names()
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.parent.name)
+def test_every_run_of_a_study_can_be_built(path):
+    study = load_study(path)
+    assert len(study.jobs) == len(study.methods) * len(study.seeds)
+    for config in study.jobs.values():
+        config.build("objective", objectives.load)
+        config.build("evaluation.problems", problems.load)
 
 
 @pytest.mark.parametrize("path", LOCAL, ids=lambda path: path.name)

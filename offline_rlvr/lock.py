@@ -39,7 +39,10 @@ class WriterLock:
                 ) from None
         with writing(self._owner):
             owner = {"pid": os.getpid(), "host": socket.gethostname()}
-            self._owner.write_text(json.dumps(owner), encoding="utf-8")
+            # A new file, never one that a link of this name points to.
+            self._owner.unlink(missing_ok=True)
+            with self._owner.open("x", encoding="utf-8") as file:
+                json.dump(owner, file)
 
     def release(self) -> None:
         """Let the next writer in; harmless when already released."""

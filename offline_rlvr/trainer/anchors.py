@@ -115,7 +115,7 @@ class Anchor:
 
     def prune(self, keep: set[int]) -> None:
         """Remove tables whose first update is neither in `keep` nor the present one."""
-        for path in self.folder.glob(f"{self.name}-*.safetensors"):
+        for path in self.folder.glob(f"{self.name}-{'[0-9]' * 6}.safetensors"):
             first = int(path.stem.rsplit("-", 1)[1])
             if first not in keep and first != self.first:
                 with writing(path):

@@ -30,6 +30,7 @@ from offline_rlvr.durable import (
 )
 from offline_rlvr.errors import DataError, OfflineRlvrError
 from offline_rlvr.stream import Journal, ledger_digest
+from offline_rlvr.trainer.folder import checkpoints_of
 
 MANIFEST = "MANIFEST.json"
 #: Key of our own state in the dictionary that Lightning hands to a `CheckpointIO`.
@@ -159,7 +160,7 @@ def newest(checkpoints: Path, say: Callable[[str], None]) -> Path | None:
         DataError: There were checkpoints, and none of them is whole.
     """
     remove_leftovers(checkpoints)
-    for folder in sorted(checkpoints.glob("update-??????"), reverse=True):
+    for folder in reversed(checkpoints_of(checkpoints)):
         try:
             verify(folder)
         except OfflineRlvrError as error:
@@ -179,7 +180,7 @@ def newest(checkpoints: Path, say: Callable[[str], None]) -> Path | None:
 
 def prune(checkpoints: Path, keep: int) -> list[Path]:
     """Remove all but the newest `keep` checkpoints; returns those that stay, oldest first."""
-    folders = sorted(checkpoints.glob("update-??????"))
+    folders = checkpoints_of(checkpoints)
     for folder in folders[:-keep]:
         remove_folder(folder)
     return folders[-keep:]

@@ -1,6 +1,7 @@
 """The run folder: what identifies a run, and the refusal to mix two runs in one."""
 
 import datetime
+import re
 import shutil
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -198,20 +199,30 @@ class RunFolder:
             )
 
 
+def checkpoints_of(folder: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first; other files beside them are nobody's business."""
+    return sorted(p for p in folder.glob("update-*") if re.fullmatch(r"update-\d{6}", p.name))
+
+
 def _make_room(path: Path) -> None:
     """Remove what an unfinished start, maybe with other settings, has measured.
 
     Raises:
         DataError: The folder holds something else.
     """
-    shutil.rmtree(path / "evaluations", ignore_errors=True)
-    (path / "loggers.json").unlink(missing_ok=True)
-    strangers = {e.name for e in path.iterdir() if not e.name.startswith(".")} - UNFINISHED
+    measured = {"evaluations", "loggers.json"}
+    strangers = {e.name for e in path.iterdir() if not e.name.startswith(".")}
+    strangers -= UNFINISHED | measured
     if strangers:
         raise DataError(
             f"{path} is not a run and holds {', '.join(sorted(strangers)[:3])}",
             hint="choose another --run",
         )
+    made_later = [*measured, "ledger.jsonl", "anchors", "checkpoints/*"]
+    if not (path / "run.json").exists() and any(any(path.glob(name)) for name in made_later):
+        raise DataError(f"{path} holds what a run has made, but no run.json", hint=RESTORE)
+    shutil.rmtree(path / "evaluations", ignore_errors=True)
+    (path / "loggers.json").unlink(missing_ok=True)
 
 
 def _settings(config: Config) -> dict[str, Any]:

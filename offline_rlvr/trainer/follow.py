@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 from offline_rlvr.config import load_config
-from offline_rlvr.errors import OfflineRlvrError
+from offline_rlvr.errors import IncompatibleError, OfflineRlvrError
 from offline_rlvr.progress import Progress
+from offline_rlvr.stream import Plan
 from offline_rlvr.trainer.boundary import StopRequest, UpdateBoundary
 from offline_rlvr.trainer.checkpoints import UpdateCheckpointIO
 from offline_rlvr.trainer.fit import fit, make_module
@@ -32,6 +33,11 @@ def follow(ranks: Ranks, port: int, run: Path, pool: Path, newest: Path | None) 
     """
     config = load_config(run / "config.yaml")
     setup = set_up(config, pool)
+    if setup.plan.hash != Plan.load(run / "plan.parquet").hash:
+        raise IncompatibleError(
+            f"the pool {pool} has changed since the first process opened it",
+            hint="let `pool build` end, then type the same command again",
+        )
     device = ranks.device(config.model.device)
     with meeting(ranks, store_of(ranks, port), device), StopRequest().listening() as stop:
         module = make_module(config, setup, run, ranks, record=lambda result: None)

@@ -161,7 +161,8 @@ class Followers:
         said.seek(0)
         text = said.read().decode("utf-8", "replace").strip()
         failure = OfflineRlvrError(f"the process of device {rank} failed:\n{text}")
-        failure.exit_code = code
+        kinds = {kind.exit_code: kind.code for kind in OfflineRlvrError.__subclasses__()}
+        failure.exit_code, failure.code = code, kinds.get(code, failure.code)
         return failure
 
 

@@ -1,5 +1,6 @@
 """What a run writes down: ledger and metrics every update, response rows every checkpoint."""
 
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,8 @@ class Recorder:
         for folder in (self.responses, self.responses.with_name("evaluations")):
             remove_leftovers(folder)
             for path in folder.glob("*.parquet"):
-                if int(path.stem.rsplit("-", 1)[1]) > applied:
+                last = re.search(r"-(\d{6})$", path.stem)  # else it is not ours
+                if last and int(last[1]) > applied:
                     with writing(path):
                         path.unlink()
         return late

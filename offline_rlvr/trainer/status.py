@@ -10,7 +10,7 @@ from offline_rlvr.errors import ConfigError, DataError, printable
 from offline_rlvr.evaluation import problem_weighted, read_evaluations
 from offline_rlvr.lock import writer_of
 from offline_rlvr.stream import read_rows
-from offline_rlvr.trainer.folder import RunFolder
+from offline_rlvr.trainer.folder import RunFolder, checkpoints_of
 
 State = Literal["complete", "running", "stopped", "new"]
 
@@ -57,7 +57,7 @@ class RunStatus:
         asked = min(planned, config.train.max_updates or planned)
         ledger = list(read_rows(path / "ledger.jsonl"))
         applied = ledger[-1]["update"] if ledger else 0
-        saved = max((int(p.name[-6:]) for p in run.checkpoints.glob("update-??????")), default=0)
+        saved = max((int(p.name[-6:]) for p in checkpoints_of(run.checkpoints)), default=0)
         last: Mapping[str, Any] = {}
         for row in read_rows(path / "metrics.jsonl"):
             last = row

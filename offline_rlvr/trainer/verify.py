@@ -15,7 +15,7 @@ from offline_rlvr.errors import DataError
 from offline_rlvr.stream import Plan, check_ledger, make_plan, read_rows
 from offline_rlvr.trainer import checkpoints
 from offline_rlvr.trainer.anchors import read_table
-from offline_rlvr.trainer.folder import RunFolder
+from offline_rlvr.trainer.folder import RunFolder, checkpoints_of
 
 
 def verify_run(path: Path) -> str:
@@ -31,7 +31,7 @@ def verify_run(path: Path) -> str:
     _check_settings(run)
     plan = Plan.load(path / "plan.parquet")
     _check_plan(run, plan)
-    folders = sorted(run.checkpoints.glob("update-??????"))
+    folders = checkpoints_of(run.checkpoints)
     if not folders:
         raise DataError(
             f"{path} has no checkpoint yet", hint="train until the first one is written"

@@ -346,6 +346,8 @@ def test_settings_that_may_change(train_command, ends_well, run, cli):
         "train.max_updates": "6",
         "train.checkpoint_every": "4",
         "train.keep_checkpoints": "3",
+        "train.devices": "1",
+        "train.strategy": "fsdp2",
         "evaluation.every": "2",
         "model.device": "cpu",
         "logger": "{name: csv}",

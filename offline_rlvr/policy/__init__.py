@@ -2,10 +2,17 @@
 
 from offline_rlvr.policy.compatibility import packable
 from offline_rlvr.policy.load import load_policy, load_weights, save_policy
-from offline_rlvr.policy.micro_batches import Slot, micro_batches, response_pieces, share_out
+from offline_rlvr.policy.micro_batches import (
+    CHECKPOINTED_BUDGETS,
+    Slot,
+    micro_batches,
+    response_pieces,
+    share_out,
+)
 from offline_rlvr.policy.model import Policy, Scores
 
 __all__ = [
+    "CHECKPOINTED_BUDGETS",
     "Policy",
     "Scores",
     "Slot",

@@ -64,22 +64,26 @@ def micro_batches(
 
 
 def response_pieces(
-    prompt_length: int, response_lengths: Sequence[int], token_budget: int
+    prompt_length: int,
+    response_lengths: Sequence[int],
+    token_budget: int,
+    longest: int = CHECKPOINTED_BUDGETS,
 ) -> list[slice]:
     """Which responses of one group share a forward pass: all of them, unless it is too long.
 
-    A group above `CHECKPOINTED_BUDGETS` budgets is cut into runs of responses, the prompt repeated
+    A group above `longest` budgets is cut into runs of responses, the prompt repeated
     for each, that fit the budget; a single response that does not is a run of its own.
 
     Args:
         prompt_length: Tokens.
         response_lengths: [K] tokens.
         token_budget: Most tokens of a plain forward pass.
+        longest: Budgets that one forward pass may take; 1 where the budget counts on checkpoints.
 
     Returns:
         Slices of the responses, in order; every response exactly once.
     """
-    if prompt_length + sum(response_lengths) <= CHECKPOINTED_BUDGETS * token_budget:
+    if prompt_length + sum(response_lengths) <= longest * token_budget:
         return [slice(0, len(response_lengths))]
     starts, room = [0], token_budget - prompt_length
     for at, length in enumerate(response_lengths):
@@ -113,6 +117,7 @@ def share_out(
     *,
     in_step: bool = False,
     pack_tokens: int | None = None,
+    longest: int = CHECKPOINTED_BUDGETS,
 ) -> list[list[Slot]]:
     """The micro-batches of each device.
 
@@ -126,6 +131,7 @@ def share_out(
         ranks: Devices.
         in_step: Every device makes every forward pass together with all others, because each needs
             its share of the weights: slots and passes are filled up to the same numbers.
+        longest: See `response_pieces`.
         pack_tokens: Groups share a pass up to so many tokens; None, or more: up to the budget.
 
     Returns:
@@ -148,7 +154,7 @@ def share_out(
     for plan in plans:
         _halve(plan, most, sizes)
         pieces = [
-            response_pieces(prompt_lengths[b[0]], response_lengths[b[0]], token_budget)
+            response_pieces(prompt_lengths[b[0]], response_lengths[b[0]], token_budget, longest)
             if len(b) == 1
             else [slice(0, len(response_lengths[b[0]]))]
             for b in plan

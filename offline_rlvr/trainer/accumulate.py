@@ -14,8 +14,8 @@ from offline_rlvr.diagnostics.responses import response_record
 from offline_rlvr.diagnostics.update import UpdateDiagnostics
 from offline_rlvr.errors import QualityGateError, ResourceError
 from offline_rlvr.objectives.interface import Objective
-from offline_rlvr.policy import Policy, Scores, Slot, share_out
-from offline_rlvr.trainer.memory import LEAST_TOKENS
+from offline_rlvr.policy import CHECKPOINTED_BUDGETS, Policy, Scores, Slot, share_out
+from offline_rlvr.trainer.memory import LEAST_TOKENS, beyond_retry
 from offline_rlvr.trainer.phases import Phases
 from offline_rlvr.trainer.ranks import Ranks
 from offline_rlvr.trainer.record import ResponseRows
@@ -93,6 +93,7 @@ class Accumulator:
             self.ranks.size,
             in_step=self.ranks.sharded,
             pack_tokens=self.pack_tokens,
+            longest=1 if self.always_checkpoint else CHECKPOINTED_BUDGETS,
         )
         return shares[self.ranks.rank]
 
@@ -134,7 +135,7 @@ class Accumulator:
 
         shares = self.ranks.together(work)
         if self.ranks.size > 1:
-            with self.phases("reduction"):
+            with self.phases("reduction"), beyond_retry("adding gradients of all devices"):
                 self.ranks.add_gradients(self.policy.parameters())
         return reduce(operator.add, shares)
 

@@ -94,10 +94,13 @@ class UpdateBoundary(pl.Callback):
     ) -> None:
         """After one applied update."""
         update = pl_module.applied
-        # Read once: a signal may arrive at any line, and in one process only.
+        # A signal may arrive at any line, and in one process only. One that arrives while the
+        # others are asked is left for the next update.
         signals = pl_module.ranks.gather(self.stop.signal)
-        self.stop.signal = next((number for number in signals if number is not None), None)
-        stopping = self.stop.signal is not None
+        agreed = next((number for number in signals if number is not None), None)
+        stopping = agreed is not None
+        if stopping:
+            self.stop.signal = agreed
         self.progress.update(update, f"drift {pl_module.drift:.4f} nats/token")
         # An evaluation describes weights that can be loaded again, so it follows a checkpoint.
         if stopping or update % self.checkpoint_every == 0 or self._evaluation_due(update):

@@ -24,6 +24,7 @@ from offline_rlvr.stream import Plan, read_rows
 MAY_CHANGE = {
     "train.max_updates",  # upwards only where an anchor's window ends
     "train.checkpoint_every",
+    "train.micro_batch_tokens",  # downwards, other rounding
     "train.keep_checkpoints",
     "train.devices",  # the same sums in another order
     "train.strategy",
@@ -53,6 +54,8 @@ UNFINISHED = {"plan.parquet", "config.yaml", "run.json", "checkpoints", "anchors
     "mlflow.db",
     *("csv", "tensorboard", "wandb"),
 }
+#: Folders of a run in which files are written and removed.
+PARTS = {"checkpoints", "anchors", "responses", "evaluations"}
 RECORDED_VERSIONS = (
     "offline-rlvr",
     "torch",
@@ -99,6 +102,7 @@ class RunFolder:
             IncompatibleError: Another config, pool or plan; names each difference.
             DataError: The folder holds something else or is damaged.
         """
+        _refuse_links(path)
         make_folder(path / "checkpoints")
         if (path / "run.json").exists() and (run := cls.open(path)).started:
             run._refuse_others(config, pool, plan)
@@ -232,3 +236,13 @@ def _settings(config: Config) -> dict[str, Any]:
         for name, value in leaves(config.model_dump(mode="json"))
         if not f"{name}.".startswith(tuple(f"{key}." for key in MAY_CHANGE))
     }
+
+
+def _refuse_links(path: Path) -> None:
+    """What lies behind a link is not this run's to change or remove."""
+    for part in sorted(PARTS):
+        if (path / part).is_symlink():
+            raise DataError(
+                f"{path / part} is a link; a run is only continued in folders of its own",
+                hint="put the folder itself in its place, or choose another --run",
+            )

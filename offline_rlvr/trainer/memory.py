@@ -6,6 +6,9 @@ The arithmetic is an estimate; running out of memory in spite of it costs time o
 update is then done again with smaller micro-batches.
 """
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +17,15 @@ import psutil
 import torch
 from torch import nn
 
+from offline_rlvr.errors import ResourceError
 from offline_rlvr.policy.logprobs import LOGITS_BYTES
 
 #: Bytes per trained float32 weight: its gradient, Adam's two moments.
 BYTES_PER_TRAINED_WEIGHT = 12
-#: Tensors per layer and token that the backward pass needs: hidden-sized ones (residuals, norms,
-#: projections, the blocks of the attention), and those of the MLP.
-HIDDEN_TENSORS_PER_LAYER = 16
+#: Tensors per layer and token that the backward pass needs: hidden-sized ones (residuals, norms),
+#: those as wide as all attention heads (projections, blocks of the attention), those of the MLP.
+HIDDEN_TENSORS_PER_LAYER = 4
+HEAD_TENSORS_PER_LAYER = 12
 MLP_TENSORS_PER_LAYER = 4
 #: Tiles of float32 logits that exist at once: the logits, their gradient, a product.
 TILES = 3
@@ -43,6 +48,7 @@ class ModelShape:
         trained: Those that get a gradient.
         layers: Transformer layers.
         hidden: Size of a hidden state.
+        heads: Size of all attention heads together.
         inner: Size of the MLP.
     """
 
@@ -50,6 +56,7 @@ class ModelShape:
     trained: int
     layers: int
     hidden: int
+    heads: int
     inner: int
 
     @classmethod
@@ -57,11 +64,13 @@ class ModelShape:
         """Of a transformers model (or one with an adapter) and its config."""
         sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
         hidden = config.hidden_size
+        head = getattr(config, "head_dim", None) or hidden // config.num_attention_heads
         return cls(
             sum(size for size, _ in sizes),
             sum(size for size, trained in sizes if trained),
             config.num_hidden_layers,
             hidden,
+            head * config.num_attention_heads,
             getattr(config, "intermediate_size", None) or 4 * hidden,
         )
 
@@ -72,8 +81,14 @@ class ModelShape:
 
     def bytes_per_token(self, checkpointing: bool) -> int:
         """Activations kept for the backward pass, float32."""
-        per_layer = HIDDEN_TENSORS_PER_LAYER * self.hidden + MLP_TENSORS_PER_LAYER * self.inner
-        return 4 * self.layers * (self.hidden if checkpointing else per_layer)
+        per_layer = (
+            HIDDEN_TENSORS_PER_LAYER * self.hidden
+            + HEAD_TENSORS_PER_LAYER * self.heads
+            + MLP_TENSORS_PER_LAYER * self.inner
+        )
+        if checkpointing:  # every layer's input, and one layer made again
+            return 4 * (self.layers * self.hidden + per_layer)
+        return 4 * self.layers * per_layer
 
 
 def choose_token_budget(
@@ -121,9 +136,7 @@ def free_memory(device: torch.device) -> int:
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return free + cached
     available = psutil.virtual_memory().available
-    limit, used = (_number(Path("/sys/fs/cgroup") / f"memory.{n}") for n in ("max", "current"))
-    if limit is not None and used is not None:  # a container or a batch job
-        available = min(available, limit - used)
+    available = min([available, *(_room_in(group) for group in _control_groups())])
     process = psutil.Process()
     if hasattr(process, "rlimit"):  # ulimit -v
         allowed = process.rlimit(psutil.RLIMIT_AS)[0]
@@ -132,11 +145,46 @@ def free_memory(device: torch.device) -> int:
     return max(0, available)
 
 
-def _number(path: Path) -> int | None:
+def _control_groups() -> list[Path]:
+    """The cgroups (version 2) that limit this process's memory, of a container or a batch job."""
+    root = Path("/sys/fs/cgroup")
     try:
-        return int(path.read_text())
-    except (OSError, ValueError):  # no cgroup of version 2, or "max"
-        return None
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:  # not Linux
+        return []
+    own = next((line[3:] for line in lines if line.startswith("0::")), "/")
+    group = root / own.lstrip("/")
+    groups = [group, *group.parents]
+    return [folder for folder in groups if (folder / "memory.max").is_file()]
+
+
+def _room_in(group: Path) -> int:
+    """Bytes below a cgroup's limit, files in the page cache not counted."""
+    limit = (group / "memory.max").read_text().strip()
+    if limit == "max":
+        return sys.maxsize
+    used = int((group / "memory.current").read_text())
+    facts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    return int(limit) - used + int(facts.get("inactive_file", 0))
+
+
+@contextmanager
+def beyond_retry(what: str) -> Iterator[None]:
+    """Work that smaller micro-batches would not help: running out of memory ends the training.
+
+    Raises:
+        ResourceError: Out of memory.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ResourceError(
+            f"out of memory while {what}; the update does not count",
+            hint="use model.lora, a smaller model or a device with more memory; every finished "
+            "update up to the last checkpoint is kept",
+        ) from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -19,7 +19,7 @@ from offline_rlvr.trainer import sharding
 from offline_rlvr.trainer.accumulate import Accumulated, Accumulator, require_finite
 from offline_rlvr.trainer.anchors import Anchor
 from offline_rlvr.trainer.checkpoints import STATE
-from offline_rlvr.trainer.memory import is_out_of_memory
+from offline_rlvr.trainer.memory import beyond_retry, is_out_of_memory
 from offline_rlvr.trainer.mismatch import explain
 from offline_rlvr.trainer.record import UpdateResult
 
@@ -91,7 +91,7 @@ class OfflineModule(pl.LightningModule):
                     self._within_memory(lambda a=anchor: a.refresh(update, self.score_update))
         done = self._within_memory(lambda: self._accumulate(update, groups))
         optimizer: Any = self.optimizers()
-        with self.phases("optimizer"):
+        with self.phases("optimizer"), beyond_retry("clipping gradients"):
             norm = self._clip_gradients()
         require_finite(update, groups, "loss", done.loss)
         require_finite(update, groups, "gradient norm", norm)
@@ -105,7 +105,7 @@ class OfflineModule(pl.LightningModule):
             with self.phases("probe"):
                 probe = self.probe
                 metrics |= self._within_memory(lambda: self._probe_metrics(probe))
-        with self.phases("optimizer"):
+        with self.phases("optimizer"), beyond_retry("taking the optimizer's step"):
             optimizer.step()
             self.lr_schedulers().step()  # type: ignore[union-attr]
         self.applied = update
@@ -193,7 +193,10 @@ class OfflineModule(pl.LightningModule):
         self.applied = state["applied"]
         if (before := state.get("devices", 1)) != self.ranks.size:
             print(f"the run had {before} devices, now {self.ranks.size}: sums round differently")
-        self.accumulator.token_budget = state["micro_batch_tokens"]
+        reached, given = state["micro_batch_tokens"], self.train_config.micro_batch_tokens
+        self.accumulator.token_budget = min(
+            reached, given or reached
+        )  # it was halved, or is lowered
         self.noise_floor = state["noise_floor"]
         self.ess_window.load_state_dict(state["ess_window"])
         for name, anchor in self.anchors.items():

@@ -8,6 +8,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from offline_rlvr.durable import write_file
 from offline_rlvr.errors import ConfigError
@@ -114,7 +115,8 @@ def _held(module: OfflineModule) -> dict[str, float]:
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    held = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
+    return sum(tensor.numel() * tensor.element_size() for tensor in held)
 
 
 def _words(facts: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ from offline_rlvr.trainer.memory import is_out_of_memory
 
 T = TypeVar("T")
 
-#: Gradients that are added at once, float32 values (64 MiB).
+#: Gradients that are added at once, float32 values (64 MiB, and less than as much again).
 BUCKET = 1 << 24
 #: The others wait while the first process evaluates; one that has died is noticed otherwise.
 TIMEOUT = datetime.timedelta(days=7)
@@ -110,9 +110,10 @@ class Ranks:
                 parameter.grad = torch.zeros_like(parameter)
             if parameter.grad is not None:
                 gradients.append(parameter.grad)
+        parts = [part for gradient in gradients for part in gradient.view(-1).split(BUCKET)]
         bucket: list[Tensor] = []
-        for gradient in gradients:
-            bucket.append(gradient)
+        for part in parts:
+            bucket.append(part)
             if sum(map(torch.numel, bucket)) >= BUCKET:
                 _add(bucket)
                 bucket = []
@@ -129,11 +130,11 @@ class Ranks:
 def _add(gradients: list[Tensor]) -> None:
     if not gradients:
         return
-    flat = torch.cat([gradient.flatten().float() for gradient in gradients])
+    flat = torch.cat([gradient.float() for gradient in gradients])
     dist.all_reduce(flat)
     parts = flat.split([gradient.numel() for gradient in gradients])
     for gradient, part in zip(gradients, parts, strict=True):
-        gradient.copy_(part.view_as(gradient))
+        gradient.copy_(part)
 
 
 def _results(outcomes: list[tuple[T | None, Exception | None]]) -> list[T]:

@@ -1,7 +1,9 @@
 """The proof, from the run folder alone, that every group counted exactly once.
 
-It notices what happens to files: a line, a row, a setting or a byte that is lost, doubled, moved or
-changed. It cannot notice a forger who changes weights and computes every checksum anew.
+It notices what happens to what counts: a ledger line, a plan row, a setting, the newest checkpoint
+or an anchor that is lost, doubled, moved or changed, and records that do not belong to the ledger.
+It does not judge measured values in `metrics.jsonl`, `responses` and `evaluations`, nor older
+checkpoints, and cannot notice a forger who changes weights and computes every checksum anew.
 """
 
 from pathlib import Path

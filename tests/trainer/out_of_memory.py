@@ -40,7 +40,7 @@ def main(config: str, pool: str, folder: str) -> None:
         finally:
             resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         budgets = [row["train/micro_batch_tokens"] for row in read_rows(run / "metrics.jsonl")]
-        if budgets[0] < 2048:
+        if min(budgets) < 2048:
             print(f"found: {run}")
             return
 

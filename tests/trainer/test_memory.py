@@ -75,8 +75,21 @@ def test_a_budget_stays_what_it_was_when_a_run_continues(small_job, small_pool, 
     assert len(rows) == 6
 
 
+def test_a_budget_may_be_lowered_on_the_way(small_job, small_pool, tmp_path):
+    run = tmp_path / "run"
+    plain = [("evaluation.problems", "null")]
+    train(load_config(small_job, [*plain, ("train.max_updates", "3")]), small_pool, run)
+    for tokens in ("100", "400"):  # a higher one changes nothing
+        more = [("train.micro_batch_tokens", tokens), ("train.max_updates", "6")]
+        train(load_config(small_job, [*plain, *more]), small_pool, run)
+    rows = list(read_rows(run / "metrics.jsonl"))
+    assert [row["train/micro_batch_tokens"] for row in rows] == [200] * 3 + [100] * 3
+    assert "update 6" in verify_run(run)
+
+
 def shape(**changes) -> ModelShape:
-    facts = {"weights": 10**9, "trained": 10**9, "layers": 24, "hidden": 2048, "inner": 8192}
+    facts = {"weights": 10**9, "trained": 10**9, "layers": 24, "hidden": 2048, "heads": 2048}
+    facts |= {"inner": 8192}
     return ModelShape(**(facts | changes))
 
 
@@ -85,7 +98,7 @@ def shape(**changes) -> ModelShape:
     [
         # (0.8 x 40 GiB - 12 GB - 0.75 GiB) / 6.29 MB = 3,427 tokens
         (40, {}, False, 2048),
-        (40, {}, True, 16384),  # 0.2 MB a token
+        (40, {}, True, 16384),  # 0.2 MB a token, and one layer
         (40, {"trained": 10**7}, False, 4096),  # LoRA: 5,315
         (80, {"trained": 10**7}, False, 8192),  # 10,777
         (8, {}, False, memory.LEAST_TOKENS),  # not even the states fit: try
@@ -118,8 +131,9 @@ def test_free_memory_respects_a_limit_of_the_address_space():
     assert free_memory(CPU) > 64 << 20
 
 
+@pytest.mark.parametrize("head_dim", [32, 64])
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
-def test_the_estimate_of_activations_is_that_of_a_real_forward_pass(kind):
+def test_the_estimate_of_activations_is_that_of_a_real_forward_pass(kind, head_dim):
     """What autograd keeps for backward, counted tensor by tensor."""
     config = AutoConfig.for_model(
         kind,
@@ -129,7 +143,7 @@ def test_the_estimate_of_activations_is_that_of_a_real_forward_pass(kind):
         num_hidden_layers=6,
         num_attention_heads=6,
         num_key_value_heads=2,
-        head_dim=32,
+        head_dim=head_dim,
     )
     policy = Policy(AutoModelForCausalLM.from_config(config)).train()
     batch = ragged_batch()

@@ -229,14 +229,16 @@ def test_the_command_trains_on_two_devices_whatever_stops_it(
     process.communicate()
     follower.wait(10)
 
-    process = start_two()
-    wait_for_update(process, run, 4)
+    polite = tmp_path / "polite"
+    process = start_two("polite", "--train.groups_per_update", "1")  # 24 updates: time to be asked
+    wait_for_update(process, polite, 2)
     process.send_signal(signal.SIGTERM)
     assert finish(process, 75).count("type the same command again to continue") == 1
-    applied = checkpoints.read_state(checkpoints.newest(run / "checkpoints", print))["applied"]
-    plan = Plan.load(run / "plan.parquet")
-    assert sum(1 for _ in read_rows(run / "ledger.jsonl")) == applied < plan.updates
+    applied = checkpoints.read_state(checkpoints.newest(polite / "checkpoints", print))["applied"]
+    asked = Plan.load(polite / "plan.parquet").updates
+    assert sum(1 for _ in read_rows(polite / "ledger.jsonl")) == applied < asked
 
+    plan = Plan.load(run / "plan.parquet")
     assert "continuing after update" in finish(start_two())
     assert f"hold {len(plan.group_ids)} of {len(plan.group_ids)} groups" in verify_run(run)
     for one, two in zip(weights_of(run), weights_of(straight), strict=True):

@@ -29,8 +29,8 @@ CALLS = {
     "write_file", "append_file", "make_folder", "remove_folder", "remove_leftovers", "rmtree",
     "publish_folder", "_rewrite", "rewind", "flush", "prune", "verify", "read_state", "read_table",
     "check_ledger", "check_space", "_check_settings", "_check_plan", "_check_metrics",
-    "_check_responses", "_refuse_others", "require_finite", "_check_first_update", "acquire", "WriterLock", "callback",
-    "load_state_dict", "restore", "load_weights",
+    "_check_responses", "_refuse_others", "require_finite", "_check_first_update", "acquire",
+    "callback", "load_state_dict", "restore", "load_weights",
 }  # fmt: skip
 CRASH, FAULTS = "tests/pool/test_pool_crash.py", "tests/faults/test_train_faults.py"
 EVERY = "test_power_cut_before_every_call_that_touches_the_disk"

@@ -185,9 +185,9 @@ TAMPERED = {
         lambda run: (run / "config.yaml").write_text(
             (run / "config.yaml")
             .read_text()
-            .replace("micro_batch_tokens: 200", "micro_batch_tokens: 300")
+            .replace("groups_per_update: 4", "groups_per_update: 5")
         ),
-        "train.micro_batch_tokens: 200 -> 300",
+        "train.groups_per_update: 4 -> 5",
     ),
     "the checkpoint's update": (state(applied=4), "state.json is of update 4"),
     "the checkpoint's ledger": (state(ledger="0" * 64), "updates 1 to 5"),

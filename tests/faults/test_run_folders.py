@@ -74,3 +74,15 @@ def test_another_process_refuses_a_pool_that_has_grown_meanwhile(run, small_job,
     (run / "config.yaml").write_text(longer)
     with pytest.raises(IncompatibleError, match="has changed since"):
         follow(Ranks(1, 2), 1, run, small_pool, None)
+
+
+@pytest.mark.parametrize("part", ["anchors", "checkpoints", "responses", "evaluations"])
+def test_a_linked_part_of_a_run_is_refused_and_left_alone(part, small_job, small_pool, tmp_path):
+    elsewhere, run = tmp_path / "elsewhere", tmp_path / "run"
+    elsewhere.mkdir()
+    (elsewhere / "report-999.parquet").write_text("mine")
+    run.mkdir()
+    (run / part).symlink_to(elsewhere)
+    with pytest.raises(DataError, match="is a link"):
+        train(load_config(small_job, [("evaluation.problems", "null")]), small_pool, run)
+    assert [path.name for path in elsewhere.iterdir()] == ["report-999.parquet"]

@@ -1,6 +1,7 @@
 """What tests share: the command line, and one small real pool of the built-in model."""
 
 import importlib.util
+import json
 import os
 import pathlib
 import shutil
@@ -81,6 +82,24 @@ def small_pool(small_job, tmp_path_factory):
 def own_pool(small_pool, tmp_path):
     """A copy of the small pool to damage."""
     return pathlib.Path(shutil.copytree(small_pool, tmp_path / "pool"))
+
+
+@pytest.fixture
+def drive():
+    """Crashes a building or a training (`faults/crash/`) at every `step`-th call: its counts."""
+
+    def run(what, mode, folder, step=1):
+        driver = pathlib.Path(__file__).parent / "faults" / "crash" / f"{what}.py"
+        done = subprocess.run(
+            [sys.executable, str(driver), mode, str(folder), str(step)],
+            capture_output=True,
+            text=True,
+            timeout=3600,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        return json.loads(done.stdout)
+
+    return run
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from offline_rlvr.errors import Interrupted, ResourceError
 COMMAND = [sys.executable, "-c", "from offline_rlvr.cli.main import main; main()"]
 #: Characters of a failed command's output that its error shows.
 LAST_WORDS = 800
-INTERRUPTED = Interrupted.exit_code
 
 
 class Commands:
@@ -64,7 +63,7 @@ class Commands:
             if sink:
                 sink.close()
         self._running.remove(process)
-        if code in (INTERRUPTED, -signal.SIGTERM):
+        if code in (Interrupted.exit_code, -signal.SIGTERM):
             raise Interrupted("stopped", hint="type the same command again to continue")
         if code:
             words = log.read_text(errors="replace")[-LAST_WORDS:] if log else ""
@@ -119,12 +118,12 @@ class Commands:
                 process.send_signal(signal.SIGTERM)
 
     def _environment(self, share: int) -> dict[str, str]:
-        threads = max(1, (os.cpu_count() or 1) // self.parallel)
-        environment = {"OMP_NUM_THREADS": str(threads)} | os.environ
-        if self.parallel > 1:
+        environment = dict(os.environ)
+        if self.parallel > 1 or "OMP_NUM_THREADS" not in environment:
+            threads = max(1, (os.cpu_count() or 1) // self.parallel)
             environment["OMP_NUM_THREADS"] = str(threads)
-            if torch.cuda.is_available():
-                environment["CUDA_VISIBLE_DEVICES"] = _visible_device(share)
+        if self.parallel > 1 and torch.cuda.is_available():
+            environment["CUDA_VISIBLE_DEVICES"] = _visible_device(share)
         return environment
 
 

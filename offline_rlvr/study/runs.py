@@ -51,7 +51,7 @@ class StudyRun:
         evaluated = {update for update, _, _ in status.accuracy}
         return self.config.evaluation.problems is None or status.asked in evaluated
 
-    def write_job(self) -> Path:
+    def write_job(self) -> None:
         """Put the config where the command reads it.
 
         Raises:
@@ -67,7 +67,6 @@ class StudyRun:
             )
         make_folder(self.job.parent)
         write_file(self.job, text, replace=True)
-        return self.job
 
 
 def study_runs(study: Study, output: Path) -> list[StudyRun]:

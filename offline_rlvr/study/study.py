@@ -1,4 +1,4 @@
-"""A study from its file to its comparison, continued by the same command after any stop."""
+"""A study from its plan to its last run, continued by the same command after any stop."""
 
 from pathlib import Path
 
@@ -32,7 +32,6 @@ def run_study(study: Study, output: Path, *, parallel: int = 1, dry_run: bool = 
         flush=True,
     )
     commands = Commands(parallel)
-    make_folder(output / "jobs")
     make_folder(output / "logs")
     for run in left:
         run.write_job()

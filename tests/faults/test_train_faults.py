@@ -11,8 +11,6 @@ import os
 import random
 import resource
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -28,20 +26,8 @@ from offline_rlvr.trainer import checkpoints
 from offline_rlvr.trainer.run import train
 from offline_rlvr.trainer.verify import verify_run
 
-DRIVER = Path(__file__).parent / "crash/training.py"
 NO_EVALUATION = ("--evaluation.problems", "null")
 LAST = "checkpoints/update-000006"
-
-
-def drive(mode, folder, step):
-    done = subprocess.run(
-        [sys.executable, str(DRIVER), mode, str(folder), str(step)],
-        capture_output=True,
-        text=True,
-        timeout=3600,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout)
 
 
 #: Every so many calls, or different disks, are tried every day, and all of them in the soak.
@@ -49,13 +35,13 @@ ALL = pytest.param(1, marks=pytest.mark.soak)
 
 
 @pytest.mark.parametrize("step", [17, ALL])
-def test_sigkill_before_every_call_that_touches_the_disk(tmp_path, step):
-    assert drive("kill", tmp_path, step)["calls"] > 150
+def test_sigkill_before_every_call_that_touches_the_disk(drive, tmp_path, step):
+    assert drive("training", "kill", tmp_path, step)["calls"] > 150
 
 
 @pytest.mark.parametrize("step", [9, ALL])
-def test_power_cut_before_every_call_that_touches_the_disk(tmp_path, step):
-    assert drive("image", tmp_path, step)["images"] > 100
+def test_power_cut_before_every_call_that_touches_the_disk(drive, tmp_path, step):
+    assert drive("training", "image", tmp_path, step)["images"] > 100
 
 
 @pytest.fixture(scope="module")

@@ -15,22 +15,8 @@ import pytest
 from offline_rlvr.errors import BusyError, DataError, ResourceError
 from offline_rlvr.pool import Pool, PoolWriter
 
-DRIVER = Path(__file__).parents[1] / "faults/crash/building.py"
-
-
 #: Every so many calls are tried every day, and all of them in the soak.
 ALL = pytest.param(1, marks=pytest.mark.soak)
-
-
-def drive(mode: str, folder: Path, step: int = 1) -> dict:
-    done = subprocess.run(
-        [sys.executable, str(DRIVER), mode, str(folder), str(step)],
-        capture_output=True,
-        text=True,
-        timeout=3600,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout)
 
 
 def python(code: str, *args: object) -> subprocess.CompletedProcess:
@@ -43,24 +29,24 @@ def python(code: str, *args: object) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize("step", [4, ALL])
-def test_sigkill_before_every_call_that_touches_the_disk(tmp_path, step):
+def test_sigkill_before_every_call_that_touches_the_disk(drive, tmp_path, step):
     # 2 commits of 3 files, each opened, written, fsynced, renamed, and its folder fsynced.
-    assert drive("kill", tmp_path, step)["calls"] > 50
+    assert drive("building", "kill", tmp_path, step)["calls"] > 50
 
 
-def test_power_cut_before_every_call_that_touches_the_disk(tmp_path):
-    assert drive("image", tmp_path)["images"] > 20
+def test_power_cut_before_every_call_that_touches_the_disk(drive, tmp_path):
+    assert drive("building", "image", tmp_path)["images"] > 20
 
 
 @pytest.mark.parametrize("step", [4, ALL])
 @pytest.mark.parametrize("mode", ["repair", "merge"])
-def test_sigkill_anywhere_in_a_repair_or_merge(tmp_path, mode, step):
+def test_sigkill_anywhere_in_a_repair_or_merge(drive, tmp_path, mode, step):
     """Typed again it ends in the same files, byte for byte."""
-    assert drive(mode, tmp_path, step)["calls"] > 30
+    assert drive("building", mode, tmp_path, step)["calls"] > 30
 
 
-def test_power_cut_anywhere_in_a_repair(tmp_path):
-    assert drive("repair_image", tmp_path)["images"] > 15
+def test_power_cut_anywhere_in_a_repair(drive, tmp_path):
+    assert drive("building", "repair_image", tmp_path)["images"] > 15
 
 
 def test_order_of_a_commit(pool_path, identity, group, monkeypatch):

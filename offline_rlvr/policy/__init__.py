@@ -9,13 +9,14 @@ from offline_rlvr.policy.micro_batches import (
     response_pieces,
     share_out,
 )
-from offline_rlvr.policy.model import Policy, Scores
+from offline_rlvr.policy.model import Policy, Scores, eager
 
 __all__ = [
     "CHECKPOINTED_BUDGETS",
     "Policy",
     "Scores",
     "Slot",
+    "eager",
     "load_policy",
     "load_weights",
     "micro_batches",

@@ -46,6 +46,7 @@ def choose_backend(device: torch.device, head_dim: int, wanted: str | None = Non
     return wanted
 
 
+@torch.compiler.disable
 def attend(
     module: torch.nn.Module,
     query: Tensor,

@@ -34,6 +34,7 @@ def load_policy(
     lora: Lora | Mapping[str, Any] | None = None,
     temperature: float = 1.0,
     gradient_checkpointing: bool = False,
+    compile: bool = False,
     adapter: str | Path | None = None,
     attention: str | None = None,
 ) -> Policy:
@@ -47,6 +48,7 @@ def load_policy(
         lora: Train a fresh LoRA adapter with these settings instead of all weights.
         temperature: The pool's recorded sampling temperature.
         gradient_checkpointing: Make activations again in the backward pass: less memory, more time.
+        compile: See `Policy.compile_layers`.
         adapter: Folder of a LoRA adapter to go on training.
         attention: Attention back-end; by default the fastest exact one.
 
@@ -69,6 +71,8 @@ def load_policy(
         model = _continued_lora(model, Path(adapter).expanduser())
     policy = Policy(model, temperature, attention=attention)
     policy.checkpoint_activations(gradient_checkpointing)
+    if compile:
+        policy.compile_layers()
     return policy.train()
 
 

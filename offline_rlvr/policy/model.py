@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo.exc import BackendCompilerFailed, Unsupported
 from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from offline_rlvr.batch import PoolBatch
 from offline_rlvr.errors import ConfigError, IncompatibleError
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
 #: Largest mean difference between packed and plain scoring of the probe, nats; the second for
 #: weights or matrix products below float32.
 PROBE_TOLERANCE, PROBE_TOLERANCE_LOW = 1e-4, 0.1
+
+
+def eager():
+    """A context in which a model of `Policy.compile_layers` runs as it was, e.g. to generate."""
+    return torch.compiler.set_stance("force_eager")
 
 
 class Scores(NamedTuple):
@@ -113,6 +120,30 @@ class Policy(nn.Module):
             self.causal_lm.gradient_checkpointing_disable()
         self.checkpointing = on
 
+    def compile_layers(self) -> None:
+        """Fuse what lies between the matrix products (torch.compile): less time, less memory.
+
+        Layers share one compiled graph for all lengths, with gradient and one without; their
+        attention stays as it is. Takes a minute at the first scoring. Generate with the model in
+        `eager()`.
+
+        Raises:
+            ConfigError: It cannot be compiled on this machine.
+            IncompatibleError: Compiled, it computes something else.
+        """
+        for layer in self.causal_lm.modules():
+            if isinstance(layer, GradientCheckpointingLayer):
+                layer.compile(dynamic=True)
+        try:
+            self._probe()
+        except (BackendCompilerFailed, Unsupported) as error:
+            reason = str(error).strip().split("\n")[0]
+            raise ConfigError(
+                f"the model cannot be compiled here: {reason}",
+                hint="leave out model.compile, or install the C++ compiler that torch.compile "
+                "needs on a CPU (g++)",
+            ) from error
+
     def score(self, batch: PoolBatch, entropy: bool = False) -> Scores:
         """Log-probs of all response tokens; with gradient when grad is enabled.
 
@@ -194,7 +225,8 @@ class Policy(nn.Module):
         """[T] log-probs of one response by the model's own forward pass, for the probe."""
         p, n = int(batch.prompt_lengths[g]), int(batch.response_lengths[g, k])
         ids = torch.cat([batch.prompt_token_ids[g, :p], batch.response_token_ids[g, k, :n]])
-        logits = self.causal_lm(input_ids=ids[None], use_cache=False).logits[0, p - 1 : -1]
+        with eager():
+            logits = self.causal_lm(input_ids=ids[None], use_cache=False).logits[0, p - 1 : -1]
         logprobs = (logits.float() / self.temperature).log_softmax(-1)
         values = logprobs.gather(1, ids[p:, None])[:, 0]
         return nn.functional.pad(values, (0, batch.response_token_ids.shape[-1] - n))

@@ -94,6 +94,7 @@ def _policy(config: Config, setup: Setup, ranks: Ranks) -> Policy:
         lora=model.lora.model_dump() if model.lora else None,
         temperature=setup.sampling.temperature,
         gradient_checkpointing=model.gradient_checkpointing,
+        compile=model.compile,
     )
 
 

@@ -64,6 +64,7 @@ def scoring_facts(
         "plan": plan.hash,
         "model": pool.identity["model"]["fingerprint"],
         "dtype": config.model.learner_dtype,
+        "compile": config.model.compile,
         "lora": config.model.lora.model_dump() if config.model.lora else None,
         "seed": config.train.seed,
         "temperature": sampling.temperature,

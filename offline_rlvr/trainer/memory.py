@@ -33,7 +33,7 @@ TILES = 3
 USED_SHARE = 0.8
 MOST_TOKENS = {"cpu": 16384, "cuda": 65536}
 #: Multiplications of a layer's matrix product from which a CPU is as fast as it gets.
-FAST_PRODUCT = 1 << 29
+FAST_PRODUCT = 1 << 31
 LEAST_TOKENS = 256
 #: What torch says when a CPU allocation is refused.
 CPU_REFUSALS = ("can't allocate memory", "std::bad_alloc")

@@ -17,6 +17,7 @@ from offline_rlvr.evaluation import evaluation_path, write_evaluation
 from offline_rlvr.evaluation.run import Evaluator
 from offline_rlvr.generation.pretrained import load_tokenizer
 from offline_rlvr.lock import WriterLock
+from offline_rlvr.policy import eager
 from offline_rlvr.policy.load import load_weights, save_policy
 from offline_rlvr.progress import Progress
 from offline_rlvr.stream import check_ledger
@@ -151,7 +152,8 @@ def _evaluate(
         folder = checkpoints.folder_of(run.checkpoints, update)
         model = trained_model(config.model, folder / "model" if update else None)
     for path, evaluator in missing.items():
-        result = evaluator.evaluate(model, update)
+        with eager():
+            result = evaluator.evaluate(model, update)
         write_evaluation(path, result)
         curves.add_evaluation(result)
         mean = result.summary()[f"mean@{result.n}"]["value"]

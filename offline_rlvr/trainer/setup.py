@@ -6,7 +6,7 @@ from pathlib import Path
 from offline_rlvr import objectives, verifier
 from offline_rlvr import problems as problem_sources
 from offline_rlvr.config import Config
-from offline_rlvr.errors import IncompatibleError
+from offline_rlvr.errors import ConfigError, IncompatibleError
 from offline_rlvr.generation.pretrained import fingerprint
 from offline_rlvr.generation.sampling import LOGPROB_MODE, RESCORED, Sampling
 from offline_rlvr.objectives.interface import Objective
@@ -59,6 +59,11 @@ def set_up(config: Config, pool_path: Path) -> Setup:
     check_logger(config)
     size = count_devices(config.train.devices, config.model.device)
     ranks = Ranks(size=size, sharded=size > 1 and config.train.strategy == "fsdp2")
+    if config.model.compile and ranks.sharded:
+        raise ConfigError(
+            "model.compile does not go with train.strategy fsdp2",
+            hint="leave one of them out; ddp compiles",
+        )
     pool = Pool.open(pool_path)
     sampling = sampling_of(config)
     _check_identity(config, pool, sampling)

@@ -61,6 +61,8 @@ def packed(policy: Policy, batch: PoolBatch) -> Tensor:
     return policy.score(batch).logprobs
 
 
+#: The rung whose layers are compiled.
+COMPILED = "layers compiled"
 #: Rung -> (how it scores, the policy's attention); each adds one trick to the one before.
 RUNGS: dict[str, tuple[Score, str | None]] = {
     "padded": (partial(padded, head="all positions"), None),
@@ -68,6 +70,7 @@ RUNGS: dict[str, tuple[Score, str | None]] = {
     "head in tiles, gradient by hand": (partial(padded, head="tiles"), None),
     "prompt once, dense mask": (packed, "dense"),
     "prompt once, own attention": (packed, None),
+    COMPILED: (packed, None),
 }
 
 
@@ -81,7 +84,12 @@ def main() -> None:
     config = config_of(asked.folder, work, updates)
     setup = set_up(config, asked.folder / "pool")
     score, attention = RUNGS[asked.rung]
-    policy = load_policy(config.model.name_or_path, device=work.device, attention=attention)
+    policy = load_policy(
+        config.model.name_or_path,
+        device=work.device,
+        attention=attention,
+        compile=work.compile and asked.rung == COMPILED,
+    )
     objective = objectives.load("grpo", kl_coef=0.0)
     parameters = list(policy.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=config.train.learning_rate, weight_decay=0.0)

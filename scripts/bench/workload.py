@@ -14,6 +14,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,6 +48,7 @@ class Workload:
         shortest: Response tokens, drawn evenly up to `longest`.
         control_prompt, control_response: Lengths of the control case, where sharing cannot help.
         precision: Of the timed updates; gates always compare in float32.
+        compile: Our layers, see `model.compile`.
     """
 
     architecture: str = "llama"
@@ -66,6 +68,7 @@ class Workload:
     control_response: int = 256
     device: str = "cpu"
     precision: str = "32-true"
+    compile: bool = True
 
     @property
     def response_range(self) -> str:
@@ -82,7 +85,7 @@ PRESETS = {
         "qwen3", 28, 1024, 16, 8, 128, 3072, 151936, 8, 8, 256, 128, 1024, 64, 1024, "cuda",
         "bf16-mixed",
     ),
-    "tiny": Workload("llama", 2, 32, 4, 2, 8, 64, 256, 2, 4, 8, 2, 12, 2, 16),
+    "tiny": Workload("llama", 2, 32, 4, 2, 8, 64, 256, 2, 4, 8, 2, 12, 2, 16, compile=False),
 }  # fmt: skip
 
 
@@ -91,7 +94,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", choices=PRESETS, default="cpu")
     for field in fields(Workload):
         option = f"--{field.name.replace('_', '-')}"
-        parser.add_argument(option, type=type(field.default), help=argparse.SUPPRESS)
+        kind: dict[str, Any] = {"type": type(field.default)}
+        if kind["type"] is bool:
+            kind = {"action": argparse.BooleanOptionalAction}
+        parser.add_argument(option, default=None, help=argparse.SUPPRESS, **kind)
 
 
 def chosen(options: argparse.Namespace) -> Workload:
@@ -105,7 +111,11 @@ def config_of(folder: Path, work: Workload, updates: int, kl_coef: float = 0.0) 
     """The job: GRPO with the package's defaults, on this model and pool, and no extra scoring."""
     return Config.model_validate(
         {
-            "model": {"name_or_path": str(folder / "model"), "device": work.device},
+            "model": {
+                "name_or_path": str(folder / "model"),
+                "device": work.device,
+                "compile": work.compile,
+            },
             "pool": {"group_size": work.responses, "probe_groups": 0},
             "objective": {"name": "grpo", "kl_coef": kl_coef},
             "train": {

@@ -112,7 +112,7 @@ def test_the_budget_fills_the_free_memory(free_gib, changes, checkpointing, budg
 
 @pytest.mark.parametrize(
     ("hidden", "inner", "tokens"),
-    [(128, 384, 8192), (576, 1536, 512), (2048, 8192, memory.LEAST_TOKENS), (16, 16, 16384)],
+    [(256, 1024, 8192), (576, 1536, 2048), (2048, 8192, memory.LEAST_TOKENS), (16, 16, 16384)],
 )
 def test_groups_share_what_a_cpu_gains_from(hidden, inner, tokens):
     assert choose_pack_tokens(shape(hidden=hidden, inner=inner), CPU) == tokens

@@ -32,6 +32,7 @@ NO_METHOD = (
     "model.name_or_path",
     "model.revision",
     "model.gradient_checkpointing",
+    "model.compile",
     "train.devices",
     "train.strategy",
     "train.log_entropy_every",

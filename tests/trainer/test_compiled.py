@@ -38,5 +38,5 @@ def test_continued_and_evaluated_it_ends_in_the_same_weights(small_job, small_po
 
 def test_it_does_not_go_with_fsdp2(small_job, small_pool, tmp_path):
     changes = [("model.compile", "true"), ("train.devices", "2"), ("train.strategy", "fsdp2")]
-    with pytest.raises(ConfigError, match="does not go with .* fsdp2"):
+    with pytest.raises(ConfigError, match="does not go with"):
         train(load_config(small_job, changes), small_pool, tmp_path / "run")

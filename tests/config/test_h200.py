@@ -126,8 +126,8 @@ def test_training_on_it(place):
     assert any(line.startswith(f"plan          {updates} of {updates} updates") for line in lines)
     assert "reference     refreshed every 160 updates" in lines
     (memory,) = (line for line in lines if line.startswith("memory "))
-    assert f"weights {4 * WEIGHTS / GIB:.2f}, " in memory
-    assert f"Adam's moments {12 * WEIGHTS / GIB:.2f}, " in memory
+    assert f"weights {4 * WEIGHTS / GIB:.3g} GiB, " in memory
+    assert f"moments {12 * WEIGHTS / GIB:.3g} GiB, " in memory
     (disk,) = (line for line in lines if line.startswith("disk "))
     assert f"3 checkpoints of {12 * WEIGHTS / GIB:.1f} GiB" in disk
 

@@ -7,7 +7,6 @@ share a beginning, so only groups count. Both errors are of first order (the del
     se^2 = G / (G - 1) sum_g u_g^2
 """
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 

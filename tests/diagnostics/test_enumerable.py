@@ -1,15 +1,17 @@
 """What a probe reports, against exact values of policies whose every response can be enumerated.
 
-Six problems, each a token tree of its own with 40 responses, solved by its behavior between 2 % and
-98 % of the time, and a learner that has moved towards the right answers. A probe is a number of
+Six problems, each a token tree of its own with 40 responses, solved by its behavior between 1 % and
+90 % of the time, and a learner that has moved towards the right answers. A probe is a number of
 problems drawn at random with K responses each.
 
 The stated error of a metric is three of its standard errors (`probe/*_se`). Were an estimate normal
 and its standard error exact, it would lie within that 99.7 times in 100, and fewer than 95 hits of
-100 would be seen once in a million such tests. Were the standard error half of what it should be,
-as one over tokens instead of groups nearly is, 87 hits would be expected and 95 be seen once in 200
-tests. Two standard errors would be no bar: 95.4 hits are expected there, and two fifths of all
-tests fail. That a standard error is not simply too large is a test of its own.
+100 would be seen once in millions of such tests; over 3,000 probes 99.4 % or more were measured for
+the means, and 97.3 % for ESS, whose distribution is skewed. Were the standard error half of what it
+should be, as it is for the share of notable tokens when tokens are taken for independent, 87 hits
+would be expected and 95 be seen once in 200 tests. Two standard errors would be no bar: 95.4 hits
+are expected there, and a third of all tests fail. That a standard error is not simply too large
+is a test of its own.
 """
 
 from dataclasses import dataclass
@@ -167,14 +169,13 @@ def test_the_probe_is_unbiased_where_mixed_groups_are_not(problems, probes, mixe
     """Mixed groups are of problems half solved, on which this learner has moved furthest."""
     exact = problems.exact()[key]
     assert abs(bias(probes, key, exact)) < 4
-    assert bias(mixed, key, exact) > 10
-    assert hits(mixed, key, exact) < HITS
+    assert bias(mixed, key, exact) > 5
 
 
-def test_the_ess_of_mixed_groups_is_another_one(problems, probes, mixed):
-    exact = problems.exact()["probe/ess"]
-    assert hits(mixed, "probe/ess", exact) < HITS
-    assert abs(bias(mixed, "probe/ess", exact)) > 2 * abs(bias(probes, "probe/ess", exact))
+@pytest.mark.parametrize("key", [key for key in KEYS if key != "probe/k1_behavior_policy"])
+def test_what_mixed_groups_say_is_off_by_more_than_its_stated_error(problems, mixed, key):
+    """All but K1, whose error is several times that of K3."""
+    assert hits(mixed, key, problems.exact()[key]) < HITS
 
 
 def test_micro_batches_of_a_probe_have_its_standard_errors(problems):

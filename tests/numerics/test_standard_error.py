@@ -30,7 +30,7 @@ def test_an_ess_from_its_derivatives():
     times = torch.ones(6, dtype=torch.float64, requires_grad=True)  # how often each group counts
     first, second = (times @ (power * w).exp().sum(-1) for power in (1, 2))
     ess = first.square() / (4 * times.sum() * second)
-    assert float(ess) == pytest.approx(LogWeights.of(w).ess)
+    assert ess.item() == pytest.approx(LogWeights.of(w).ess)
     (u,) = torch.autograd.grad(ess, times)
     assert float(u.sum()) == pytest.approx(0, abs=1e-12)
     expected = math.sqrt(6 / 5 * float(u.square().sum()))

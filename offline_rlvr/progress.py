@@ -4,6 +4,8 @@ import sys
 import time
 from types import TracebackType
 
+from offline_rlvr.amounts import duration
+
 #: Seconds between plain lines: rare enough for a log file, often enough to see life.
 PLAIN_INTERVAL_S = 15.0
 
@@ -76,6 +78,6 @@ class Progress:
         fresh = self.done - self._before
         left = spent * (self.total - self.done) / fresh if fresh else float("nan")
         running = fresh and self.done < self.total
-        eta = f", about {left:.0f} s left" if running else f" in {spent:.0f} s"
+        eta = f", about {duration(left)} left" if running else f" in {duration(spent)}"
         tail = f"  {note}" if note else ""
         print(f"{self.label}: {self.done}/{self.total} {self.unit}{eta}{tail}", file=sys.stderr)

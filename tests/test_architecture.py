@@ -11,7 +11,18 @@ MAX_FILE_LINES, MAX_FUNCTION_LINES = 300, 60
 
 #: A package imports only from lines above its own, or from its own line.
 LAYERS = [
-    {"errors", "records", "batch", "durable", "dotted", "hub", "lock", "progress", "settings"},
+    {
+        "amounts",
+        "batch",
+        "dotted",
+        "durable",
+        "errors",
+        "hub",
+        "lock",
+        "progress",
+        "records",
+        "settings",
+    },
     {"config"},
     {"numerics"},
     {"problems", "generation", "verifier", "pool", "stream"},

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from offline_rlvr.amounts import duration
 from offline_rlvr.cli import upkeep
 from offline_rlvr.cli.options import Overrides, read_config, share_of
 from offline_rlvr.cli.pool_import import import_pool
@@ -101,7 +102,7 @@ def stats(
         timing = read_timing([pool])
         if timing.seconds:
             print(
-                f"sampled in      {timing.seconds / 3600:.2g} hours, "
+                f"sampled in      {duration(timing.seconds)}, "
                 f"{timing.tokens / timing.seconds:,.0f} tokens/s (cost per run: `run cost`)"
             )
     if html is not None:

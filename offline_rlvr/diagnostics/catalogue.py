@@ -5,7 +5,8 @@ after u - 1 updates; an evaluation at u describes the policy after u.
 
 `describe("drift/abs_log_ratio/right")` finds the entry of a key with its split; `probe/*` keys take
 the definition of the `drift/*` (or `weights/ess_update`) key they repeat on groups that are never
-trained on.
+trained on. Those groups are an unfiltered sample, so each such metric estimates what it is on every
+response that the behavior could give, and `probe/*_se` is its standard error.
 """
 
 from dataclasses import dataclass, replace
@@ -271,13 +272,19 @@ PROBE_OF: dict[str, str] = {
     "probe/ess": "weights/ess_update",
 }
 
+#: Suffix of the standard error of a `probe/*` key.
+STANDARD_ERROR = "_se"
+
 
 def describe(key: str) -> Metric:
-    """The entry of a key, its split and `probe/` included.
+    """The entry of a key, its split, `probe/` and `_se` included.
 
     Raises:
         ConfigError: No such metric.
     """
+    if (probe := key.removesuffix(STANDARD_ERROR)) != key and probe in PROBE_OF:
+        entry, definition = CATALOGUE[PROBE_OF[probe]], f"standard error of {probe}, over groups"
+        return replace(entry, key=key, definition=definition, rise="neither", split=False)
     base, split = key, ""
     for suffix in SPLITS:
         if key.endswith(suffix):

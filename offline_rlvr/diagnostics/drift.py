@@ -34,18 +34,26 @@ def log_ratio(batch: TokenBatch, other: Float[Tensor, "G K T"]) -> Float[Tensor,
     return without_padding(batch.policy_logprobs.detach(), mask) - without_padding(other, mask)
 
 
+def token_values(
+    values: Float[Tensor, "G K T"], mask: Bool[Tensor, "G K T"]
+) -> dict[str, tuple[Float[Tensor, "G K T"], Bool[Tensor, "G K T"]]]:
+    """What each `drift/*` metric of a log-ratio to the behavior is the mean of, and over which of
+    the tokens under the mask."""
+    beyond = divergence.k3_saturated(values)
+    return {
+        "drift/abs_log_ratio": (values.abs(), mask),
+        "drift/k3_behavior_policy": (divergence.k3(values), mask & ~beyond),
+        "drift/k1_behavior_policy": (divergence.k1(values), mask),
+        "drift/fraction_above_0.1": ((values.abs() > NOTABLE_LOG_RATIO).double(), mask),
+        "drift/fraction_saturated": (beyond.double(), mask),
+    }
+
+
 def token_metrics(
     values: Float[Tensor, "G K T"], mask: Bool[Tensor, "G K T"]
 ) -> dict[str, SumCount]:
     """The `drift/*` sums of a log-ratio to the behavior over the tokens under the mask."""
-    beyond = divergence.k3_saturated(values)
-    return {
-        "drift/abs_log_ratio": sum_count(values.abs(), mask),
-        "drift/k3_behavior_policy": sum_count(divergence.k3(values), mask & ~beyond),
-        "drift/k1_behavior_policy": sum_count(divergence.k1(values), mask),
-        "drift/fraction_above_0.1": share(values.abs() > NOTABLE_LOG_RATIO, mask),
-        "drift/fraction_saturated": share(beyond, mask),
-    }
+    return {key: sum_count(*each) for key, each in token_values(values, mask).items()}
 
 
 def binned_metrics(batch: TokenBatch, values: Float[Tensor, "G K T"]) -> dict[str, SumCount]:

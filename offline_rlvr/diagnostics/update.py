@@ -1,6 +1,6 @@
 """The metrics of one update, accumulated over its micro-batches and ranks."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
@@ -10,7 +10,8 @@ from torch import Tensor
 
 from offline_rlvr.batch import TokenBatch
 from offline_rlvr.diagnostics import drift, gibbs
-from offline_rlvr.diagnostics.catalogue import PROBE_OF, SPLITS
+from offline_rlvr.diagnostics.catalogue import PROBE_OF, SPLITS, STANDARD_ERROR
+from offline_rlvr.diagnostics.sampling_error import standard_errors
 from offline_rlvr.diagnostics.window import EssWindow
 from offline_rlvr.numerics.logspace import LogWeights
 from offline_rlvr.numerics.masked import SumCount, share, sum_count, token_mean
@@ -161,12 +162,15 @@ class UpdateDiagnostics:
         self._weights[part] = self._weights[part] + w if part in self._weights else w
 
 
-def probe_metrics(batches: Iterable[TokenBatch]) -> dict[str, float]:
-    """The drift metrics of the probe slice, as `probe/*`."""
+def probe_metrics(batches: Sequence[TokenBatch]) -> dict[str, float]:
+    """The drift metrics of the probe slice, as `probe/*`, with their standard errors."""
     acc = UpdateDiagnostics()
     for batch in batches:
         acc.add(batch)
-    return acc.probe_result()
+    errors = standard_errors(batches)
+    return acc.probe_result() | {
+        probe + STANDARD_ERROR: errors[key] for probe, key in PROBE_OF.items() if key in errors
+    }
 
 
 def _per_response(

@@ -42,7 +42,8 @@ class HFGenerator:
         model: A decoder-only model, PEFT adapters allowed.
         tokenizer: Used to decode text and for its padding id.
         sampling: Settings of every response.
-        batch_size: Responses per `generate` call.
+        batch_size: Responses per `generate` call; halved when the device is out of memory (no
+            response depends on it).
         pad_token_id: Fills rows up; never read, since masks come from lengths. Default: the
             tokenizer's, or 0.
 
@@ -83,7 +84,7 @@ class HFGenerator:
         Raises:
             DataError: A prompt is empty, or a sampled token has a non-finite or positive log-prob.
             IncompatibleError: A prompt and its response do not fit the model's positions.
-            ResourceError: The device is out of memory.
+            ResourceError: The device is out of memory with a single response.
         """
         return responses_of(self._answers(prompts, seeds))
 
@@ -105,11 +106,9 @@ class HFGenerator:
         responses: dict[tuple[int, int], Response] = {}
         errors: dict[int, DataError] = {}
         with _neutral(self.model):
-            for start in range(0, len(rows), self.batch_size):
-                batch = rows[start : start + self.batch_size]
-                sampled = self._sample(
-                    [prompts[i] for i, _ in batch], [seeds[i][k] for i, k in batch]
-                )
+            while rows:
+                sampled = self._sample_first(rows, prompts, seeds)
+                batch, rows = rows[: len(sampled)], rows[len(sampled) :]
                 for (i, k), (ids, logprobs) in zip(batch, sampled, strict=True):
                     try:
                         responses[i, k] = self._response(i, ids, logprobs, seeds[i][k])
@@ -119,6 +118,32 @@ class HFGenerator:
             errors.get(i) or [responses[i, k] for k in range(len(row))]
             for i, row in enumerate(seeds)
         ]
+
+    def _sample_first(
+        self,
+        rows: list[tuple[int, int]],
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[Sequence[int]],
+    ) -> list[tuple[list[int], list[float]]]:
+        """`_sample` of the first `batch_size` rows, which is halved until they fit."""
+        while True:
+            batch = rows[: self.batch_size]
+            try:
+                return self._sample([prompts[i] for i, _ in batch], [seeds[i][k] for i, k in batch])
+            except torch.OutOfMemoryError as error:
+                reason = str(error)
+            # Out here the error no longer holds the keys and values that did not fit.
+            if len(batch) == 1:
+                raise ResourceError(
+                    f"the device is out of memory with a single response ({reason})",
+                    hint="use a device with more memory, then type the same command again",
+                )
+            self.batch_size = len(batch) // 2
+            print(
+                f"out of memory with {len(batch)} responses at once; going on with "
+                f"{self.batch_size}",
+                flush=True,
+            )
 
     def _sample(
         self, prompts: list[Sequence[int]], seeds: list[int]
@@ -138,19 +163,12 @@ class HFGenerator:
             pad_token_id=self.pad_token_id,
             eos_token_id=list(self.sampling.stop_token_ids) or None,
         )
-        try:
-            output = self.model.generate(
-                input_ids.to(self.model.device),
-                attention_mask=mask.to(self.model.device),
-                generation_config=config,
-                logits_processor=LogitsProcessorList([draw]),
-            )
-        except torch.OutOfMemoryError as error:
-            raise ResourceError(
-                f"the device is out of memory with {len(prompts)} responses at once ({error})",
-                hint=f"lower generation.batch_size (now {self.batch_size}), then type the same "
-                "command again",
-            ) from error
+        output = self.model.generate(
+            input_ids.to(self.model.device),
+            attention_mask=mask.to(self.model.device),
+            generation_config=config,
+            logits_processor=LogitsProcessorList([draw]),
+        )
         ids = output[:, width:].tolist()
         logprobs = torch.stack(draw.logprobs, dim=1).tolist()
         return [self._cut(*pair) for pair in zip(ids, logprobs, strict=True)]

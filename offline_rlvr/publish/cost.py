@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from offline_rlvr.amounts import duration
 from offline_rlvr.pool.timing import Timing, read_timing
 from offline_rlvr.report.record import read_run
 from offline_rlvr.stream import read_rows
@@ -66,8 +67,8 @@ class RunCost:
         """The cost of this run alone, in plain words."""
         return [
             f"sampling the pool, once for all runs: {self.sampled_tokens:,} response tokens, "
-            + _hours(self.sampling_hours),
-            f"training: {self.trained_tokens:,} response tokens, {_hours(self.training_hours)}",
+            + _time(self.sampling_hours),
+            f"training: {self.trained_tokens:,} response tokens, {_time(self.training_hours)}",
             f"held-out evaluation: {self.evaluation_tokens:,} response tokens sampled",
         ]
 
@@ -81,7 +82,7 @@ def format_costs(costs: Sequence[RunCost]) -> list[str]:
         hours = first.sampling_hours
         lines += [
             f"pool {first.pool} ({pool_hash[:12]}): {first.sampled_tokens:,} response tokens "
-            f"sampled, {_hours(hours)}; shared by {count} run{'' if count == 1 else 's'}"
+            f"sampled, {_time(hours)}; shared by {count} run{'' if count == 1 else 's'}"
         ]
         rows: list[tuple[str, ...]] = [
             ("run", "trained tokens", "training", "pool share", "in all")
@@ -89,7 +90,7 @@ def format_costs(costs: Sequence[RunCost]) -> list[str]:
         for cost in runs:
             share = None if hours is None else hours / count
             total = None if share is None else cost.training_hours + share
-            cells = (_hours(cost.training_hours), _hours(share), _hours(total))
+            cells = (_time(cost.training_hours), _time(share), _time(total))
             rows.append((cost.run, f"{cost.trained_tokens:,}", *cells))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines += [
@@ -99,7 +100,5 @@ def format_costs(costs: Sequence[RunCost]) -> list[str]:
     return lines
 
 
-def _hours(hours: float | None) -> str:
-    if hours is None:
-        return "time not recorded"
-    return f"{hours:.2f} hours" if hours >= 0.1 else f"{hours * 60:.2g} minutes"
+def _time(hours: float | None) -> str:
+    return "time not recorded" if hours is None else duration(3600 * hours)

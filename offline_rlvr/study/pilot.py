@@ -6,13 +6,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from offline_rlvr.amounts import duration, size
 from offline_rlvr.stream import Plan, read_rows
 from offline_rlvr.study.commands import Commands
 from offline_rlvr.study.runs import StudyRun
 
 #: The first of them loads kernels and scores the anchors' first window.
 UPDATES = 4
-GIB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -74,21 +74,13 @@ class Pilot:
     def describe(self, runs: list[StudyRun], parallel: int) -> str:
         """One line about what is still to be done."""
         seconds = sum(map(self.seconds, runs)) / parallel
-        gib = sum(map(self.disk, runs)) / GIB
+        disk = sum(map(self.disk, runs))
         updates = sum(map(self.updates, runs))
         return (
-            f"{len(runs)} runs to go, {updates:,} updates in all; about {clock(seconds)} "
-            f"with {parallel} at a time, and {gib:.2f} GiB of disk (from {UPDATES} updates of "
+            f"{len(runs)} runs to go, {updates:,} updates in all; about {duration(seconds)} "
+            f"with {parallel} at a time, and {size(disk)} of disk (from {UPDATES} updates of "
             f"{runs[0].method})"
         )
-
-
-def clock(seconds: float) -> str:
-    """`1 h 05 min`, `12 min`, `40 s`."""
-    minutes, hours = round(seconds / 60), int(seconds // 3600)
-    if hours:
-        return f"{hours} h {minutes - 60 * hours:02d} min"
-    return f"{minutes} min" if minutes else f"{seconds:.0f} s"
 
 
 def _size(folder: Path) -> int:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from offline_rlvr.amounts import size
 from offline_rlvr.config import Config
 from offline_rlvr.generation.pretrained import folder_of, resolve_device
 from offline_rlvr.policy import share_out
@@ -13,8 +14,6 @@ from offline_rlvr.policy.load import fresh_lora
 from offline_rlvr.trainer.memory import ModelShape, choose_pack_tokens, choose_token_budget
 from offline_rlvr.trainer.setup import Setup, set_up
 from offline_rlvr.trainer.space import disk_need
-
-GIB = 1 << 30
 
 
 def estimate(config: Config, pool_path: Path) -> list[str]:
@@ -105,9 +104,9 @@ def _memory(config: Config, setup: Setup, shape: ModelShape, tokens: int) -> str
     parts = setup.ranks.size if setup.ranks.sharded else 1
     weights, states = 4 * shape.weights / parts, shape.state_bytes / parts
     activations = tokens * shape.bytes_per_token(config.model.gradient_checkpointing)
-    total = (weights + states + activations) / GIB
+    total = weights + states + activations
     return (
-        f"memory        about {total:.2f} GiB: weights {weights / GIB:.2f}, their gradients and "
-        f"Adam's moments {states / GIB:.2f}, activations of one micro-batch "
-        f"{activations / GIB:.2f} (float32)"
+        f"memory        about {size(total)}: weights {size(weights)}, their gradients and "
+        f"Adam's moments {size(states)}, activations of one micro-batch {size(activations)} "
+        "(float32)"
     )

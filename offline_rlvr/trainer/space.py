@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from offline_rlvr.amounts import size
 from offline_rlvr.config import Config
 from offline_rlvr.errors import ResourceError
 from offline_rlvr.trainer.anchors import windows_of
@@ -34,9 +35,9 @@ class DiskNeed:
 
     def __str__(self) -> str:
         return (
-            f"about {in_words(self.bytes)}: {self.checkpoints} checkpoints of "
-            f"{in_words(self.weights + self.optimizer)} (weights and optimizer), "
-            f"{in_words(self.anchors)} of anchor tables"
+            f"about {size(self.bytes)}: {self.checkpoints} checkpoints of "
+            f"{size(self.weights + self.optimizer)} (weights and optimizer), "
+            f"{size(self.anchors)} of anchor tables"
         )
 
 
@@ -82,16 +83,11 @@ def check_space(run: Path, need: DiskNeed) -> None:
     )
     free = shutil.disk_usage(run).free
     if need.bytes - there > free:
-        already = f", {in_words(there)} are there already" if there else ""
+        already = f", {size(there)} are there already" if there else ""
         raise ResourceError(
-            f"{run} needs {need}{already}; {in_words(free)} are free",
+            f"{run} needs {need}{already}; {size(free)} are free",
             hint="free some space, lower train.keep_checkpoints, or choose a --run on another disk",
         )
-
-
-def in_words(count: int) -> str:
-    """Bytes for a person."""
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.2f} MiB"
 
 
 def _scores(group_ids: Sequence[int], longest: dict[int, int], k: int) -> int:

@@ -103,6 +103,27 @@ def test_a_response_does_not_depend_on_its_batch(tiny, tokenizer, architecture):
             )
 
 
+def test_batches_that_do_not_fit_are_halved(tiny, tokenizer, capsys):
+    class Small(type(tiny.llama())):
+        """Has memory for three responses."""
+
+        def forward(self, *args, **kwargs):
+            if len(kwargs["input_ids"]) > 3:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return super().forward(*args, **kwargs)
+
+    model = tiny.llama()
+    roomy = HFGenerator(model, tokenizer, Sampling(8), batch_size=3).generate(PROMPTS, SEEDS)
+    model.__class__ = Small
+    generator = HFGenerator(model, tokenizer, Sampling(8), batch_size=7)
+    assert [[r.token_ids for r in group] for group in generator.generate(PROMPTS, SEEDS)] == [
+        [r.token_ids for r in group] for group in roomy
+    ]
+    assert generator.batch_size == 3
+    said = "out of memory with 7 responses at once; going on with 3\n"
+    assert capsys.readouterr().out == said
+
+
 def test_seeds_decide(tiny, tokenizer):
     generator = HFGenerator(tiny.llama(), tokenizer, Sampling(10))
     responses = generator.generate([PROMPTS[0]], [[3, 3, 4, 3 + 2**32]])[0]

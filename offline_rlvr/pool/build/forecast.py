@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from offline_rlvr.amounts import duration, size
 from offline_rlvr.config import Config
 from offline_rlvr.pool.build.draw import Slice
 from offline_rlvr.pool.build.fill import Throughput
@@ -32,7 +33,7 @@ def forecast(
         return [
             f"goal       {wanted} mixed groups of {k} responses, of at most {most} sampled",
             f"tokens     at most {tokens:,}",
-            f"disk       at most {_size(tokens * MOST_BYTES_PER_TOKEN)}",
+            f"disk       at most {size(tokens * MOST_BYTES_PER_TOKEN)}",
             "mixed rate and speed are not known yet: --pilot N samples N groups and tells",
         ]
     stored, mixed = len(pool), int(pool.index.mixed.sum())
@@ -51,12 +52,12 @@ def forecast(
         f"of {available - stored:,} problems left"
     )
     lines.append(f"tokens     {tokens:,.0f} a group, about {needed * tokens:,.0f} more")
-    lines.append(f"disk       about {_size(pool.bytes / stored * (stored + needed))} in all")
+    lines.append(f"disk       about {size(pool.bytes / stored * (stored + needed))} in all")
     if speed is not None and speed.tokens:
         rate = speed.tokens / speed.seconds
         lines.append(
-            f"speed      {rate:,.0f} tokens/s: about {_time(needed * tokens / rate)} more "
-            f"(at most {_time(most * tokens / rate)}), without the start of the engine"
+            f"speed      {rate:,.0f} tokens/s: about {duration(needed * tokens / rate)} more "
+            f"(at most {duration(most * tokens / rate)}), without the start of the engine"
         )
     else:
         lines.append(
@@ -67,15 +68,3 @@ def forecast(
             "           these problems will not do: add problems, or lower pool.mixed_groups"
         )
     return lines
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds / 3600:.2g} hours" if seconds >= 3600 else f"{seconds / 60:.2g} minutes"
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"

@@ -54,6 +54,7 @@ def _keys(model: type[BaseModel], prefix: str, value: BaseModel | None) -> list[
         ]
         default = field.default if value is None else getattr(value, name)
         note = f"  # {field.description}" if field.description else ""
+        shown_name = field.alias or name
         if sections:
             summary = field.description or (sections[0].__doc__ or "").splitlines()[0]
             off = " (null by default)" if default is None else ""
@@ -63,7 +64,7 @@ def _keys(model: type[BaseModel], prefix: str, value: BaseModel | None) -> list[
                 lines.append(f"  {prefix}{name}.*  # settings of what `name` names")
             continue
         shown = "required" if default is PydanticUndefined else repr(default)
-        lines.append(f"  {prefix}{name}: {_type_name(field.annotation)} = {shown}{note}")
+        lines.append(f"  {prefix}{shown_name}: {_type_name(field.annotation)} = {shown}{note}")
     return lines
 
 

@@ -28,9 +28,10 @@ def push(
     private: Annotated[bool, Parameter(negative="--public")] = True,
     revision: str | None = None,
     pool_repo: str | None = None,
+    best: bool = False,
     token: str | None = None,
 ) -> None:
-    """Upload a run's newest model or adapter to the Hugging Face Hub, with its card and record.
+    """Upload a run's newest or best model or adapter to the Hugging Face Hub, with card and record.
 
     transformers and PEFT load the repository as it is; config, plan, metrics, ledger and
     evaluations lie under run/. The optimizer is not sent.
@@ -47,6 +48,8 @@ def push(
         Branch to upload to; by default main.
     pool_repo
         OWNER/NAME of the pool, when it was pushed; the card links it.
+    best
+        Send the checkpoint with the best held-out accuracy; train.keep_best keeps it.
     token
         By default HF_TOKEN or the login of `hf auth login`, which no process list shows.
     """
@@ -59,6 +62,7 @@ def push(
         private=private,
         revision=revision,
         pool_repo=pool_repo,
+        best=best,
         api=hub_api(token),
     )
     print(f"{repo_id} at {commit}")

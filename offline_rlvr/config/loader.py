@@ -1,8 +1,9 @@
 """From a YAML file and `--key.sub value` overrides to a checked `Config`, or every problem at once.
 
 A file may name another one under `base:`; its keys win over the base's, and command-line overrides
-win over both. Where a layer changes the `name` of a part (say `objective.name`), that part's
-settings in the layers below belonged to another thing and are dropped.
+win over both. Where a layer changes the `name` of a part (say `objective.name`) or the
+`metric` of a condition, the settings beside it in the layers below belonged to another thing and
+are dropped.
 """
 
 # pyright: basic
@@ -91,8 +92,8 @@ def checked(values: dict[str, Any], where: dict[Key, str]) -> Config:
 
 
 def merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Deep merge; a part whose `name` changes starts afresh."""
-    if "name" in above and "name" in below and above["name"] != below["name"]:
+    """Deep merge; a part whose `name` (a condition whose `metric`) changes starts afresh."""
+    if any(k in above and k in below and above[k] != below[k] for k in ("name", "metric")):
         return dict(above)
     merged = dict(below)
     for key, value in above.items():
@@ -221,7 +222,8 @@ def _explain(problem: Any, where: dict[Key, str]) -> str:
     key = tuple(str(part) for part in problem["loc"])
     dotted, place = ".".join(key), _nearest(where, key)
     if problem["type"] == "extra_forbidden":
-        allowed = list(_model_at(key[:-1]).model_fields)
+        fields = _model_at(key[:-1]).model_fields
+        allowed = [field.alias or name for name, field in fields.items()]
         near = difflib.get_close_matches(key[-1], allowed, n=1)
         guess = f"did you mean {near[0]!r}?" if near else f"allowed here: {', '.join(allowed)}"
         return f"{place}: {dotted}: unknown key; {guess}"

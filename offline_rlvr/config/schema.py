@@ -7,19 +7,13 @@ verifier`), how it is trained (`selection objective reference old train`), and h
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-PositiveInt = Annotated[int, Field(ge=1)]
+from offline_rlvr.config.condition import Condition
+from offline_rlvr.config.section import PositiveInt, Section
+
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
-
-
-class Section(BaseModel):
-    """A block of the file: frozen, no unknown keys, no silent conversions of type."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=()
-    )
 
 
 class Named(Section):
@@ -167,7 +161,14 @@ class Anchor(Section):
     """When the learner's own log-probs are stored as an anchor."""
 
     refresh_every: PositiveInt | None = Field(
-        default=None, description="updates; null: fixed at the start"
+        default=None,
+        description="updates, which each refresh scores ahead; null: never by itself, and a "
+        "refresh scores all updates that are left",
+    )
+    refresh_when: Condition | None = Field(
+        default=None,
+        description="refresh earlier, e.g. {metric: reference/k3, above: 0.05, for: 10}; `for` is "
+        "counted from the last refresh",
     )
 
 
@@ -201,6 +202,15 @@ class Train(Section):
     seed: int = Field(default=0, description="order of the groups")
     checkpoint_every: PositiveInt = Field(default=20, description="updates between checkpoints")
     keep_checkpoints: PositiveInt = 2
+    keep_best: bool = Field(
+        default=False,
+        description="never remove the checkpoint with the best held-out accuracy (mean@k over all "
+        "problems; see evaluation.every)",
+    )
+    stop_when: Condition | None = Field(
+        default=None,
+        description="end the training early, e.g. {metric: weights/ess, below: 1e-3, for: 20}",
+    )
     log_entropy_every: PositiveInt = Field(
         default=1, description="updates between entropy measurements"
     )

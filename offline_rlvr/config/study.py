@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from offline_rlvr.config.loader import Config, Key, checked, merge, parse_yaml, read_with_base
-from offline_rlvr.config.schema import Section
+from offline_rlvr.config.section import Section
 from offline_rlvr.errors import ConfigError
 
 #: Names become folders.

@@ -9,6 +9,7 @@ trained on. Those groups are an unfiltered sample, so each such metric estimates
 response that the behavior could give, and `probe/*_se` is its standard error.
 """
 
+import difflib
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -38,9 +39,9 @@ class Metric:
 
     key: str
     definition: str
-    unit: str
-    scale: Scale
-    rise: Rise
+    unit: str = ""
+    scale: Scale = "linear"
+    rise: Rise = "neither"
     split: bool = False
 
 
@@ -207,26 +208,21 @@ _ENTRIES = (
         "log",
         "neither",
     ),
+    Metric("objective/negative_correct_fraction", "share of right responses whose mean coefficient in the objective at hand is negative"),
+    Metric("objective/clip_fraction", "share of tokens at which the objective's clip holds"),
+    Metric("objective/cost_saturated", "share of tokens whose log-ratio to the reference exceeds the cost bound"),
+    Metric("objective/horizon", "tokens of future KL cost, where they adapt", "tokens"),
     Metric(
-        "objective/negative_correct_fraction",
-        "share of right responses whose mean coefficient in the objective at hand is negative",
+        "objective/coefficient_variance",
+        "mean over groups of the variance of c over a group's tokens (Proximal KL)",
         "",
-        "linear",
-        "neither",
+        "log",
     ),
     Metric(
-        "objective/clip_fraction",
-        "share of tokens at which the objective's clip holds",
+        "objective/coefficient_variance_2h",
+        "objective/coefficient_variance as it would be at twice the horizon",
         "",
-        "linear",
-        "neither",
-    ),
-    Metric(
-        "objective/cost_saturated",
-        "share of tokens whose log-ratio to the reference exceeds the cost bound",
-        "",
-        "linear",
-        "neither",
+        "log",
     ),
     Metric(
         "objective/ratio_saturated",
@@ -242,20 +238,8 @@ _ENTRIES = (
         "log",
         "neither",
     ),
-    Metric(
-        "objective/tis_capped",
-        "share of tokens whose truncated importance weight is at its cap",
-        "",
-        "linear",
-        "neither",
-    ),
-    Metric(
-        "objective/negative_weight",
-        "mean weight of the negative examples (TOPR)",
-        "",
-        "linear",
-        "neither",
-    ),
+    Metric("objective/tis_capped", "share of tokens whose truncated importance weight is at its cap"),
+    Metric("objective/negative_weight", "mean weight of the negative examples (TOPR)"),
     *(Metric(key, definition, "nats", "log", "worse") for key, definition in BINS.items()),
 )
 
@@ -291,7 +275,17 @@ def describe(key: str) -> Metric:
             base, split = key.removesuffix(suffix), suffix
     entry = CATALOGUE.get(PROBE_OF.get(base, base))
     if entry is None or (split and not entry.split):
-        raise ConfigError(f"there is no metric {key!r}; there are: {', '.join(CATALOGUE)}, probe/*")
+        raise ConfigError(
+            f"there is no metric {key!r}; there are: {', '.join(CATALOGUE)}, probe/*",
+            hint=_nearest(key),
+        )
     where = " on unfiltered groups that are never trained on" if base in PROBE_OF else ""
     only = f" ({split[1:]} responses only)" if split else ""
     return replace(entry, key=key, definition=entry.definition + where + only, split=False)
+
+
+def _nearest(key: str) -> str | None:
+    bare = [*CATALOGUE, *PROBE_OF]
+    split = [f"{k}{s}" for k in bare for s in SPLITS if CATALOGUE[PROBE_OF.get(k, k)].split]
+    close = difflib.get_close_matches(key, [*bare, *split], n=3)
+    return f"did you mean {' or '.join(close)}?" if close else None

@@ -8,12 +8,13 @@ from offline_rlvr.evaluation.files import (
 )
 from offline_rlvr.evaluation.intervals import Interval, bootstrap_interval, paired_difference
 from offline_rlvr.evaluation.metrics import mean_at_k, pass_at_k, pass_at_k_of
-from offline_rlvr.evaluation.records import Evaluation, problem_weighted
+from offline_rlvr.evaluation.records import Evaluation, best_update, problem_weighted
 from offline_rlvr.evaluation.seeds import seeded_interval
 
 __all__ = [
     "Evaluation",
     "Interval",
+    "best_update",
     "bootstrap_interval",
     "evaluation_path",
     "mean_at_k",

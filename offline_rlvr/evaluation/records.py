@@ -168,6 +168,25 @@ def problem_weighted(evaluations: Iterable[Evaluation]) -> dict[str, Any]:
     return bootstrap_interval(*(mean_at_k(e.rewards) for e in evaluations)).as_dict()
 
 
+def best_update(evaluations: Iterable[Evaluation]) -> tuple[int, float] | None:
+    """The trained policy with the highest mean@n over all problems, each weighing the same.
+
+    Returns:
+        (update, mean): the earliest of equals among the updates after which every set was
+        evaluated; None without any.
+    """
+    by_update: dict[int, list[Evaluation]] = {}
+    for evaluation in evaluations:
+        by_update.setdefault(evaluation.update, []).append(evaluation)
+    sets = max(map(len, by_update.values()), default=0)
+    means = [
+        (update, float(np.nanmean(np.concatenate([mean_at_k(e.rewards) for e in found]))))
+        for update, found in sorted(by_update.items())
+        if update > 0 and len(found) == sets and not all(np.isnan(e.rewards).all() for e in found)
+    ]
+    return max(means, key=lambda pair: pair[1], default=None)
+
+
 def _rectangular(name: str, rows: Sequence[Sequence[Any]]) -> None:
     sizes = {len(row) for row in rows}
     if len(sizes) != 1:

@@ -1,7 +1,9 @@
-"""Statistics of a group's m rewards: all float64, all exactly 0 when the group agrees."""
+"""Statistics of a group: of its m rewards, all float64 and exactly 0 when they agree; of tokens."""
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
+
+from offline_rlvr.numerics.masked import without_padding
 
 
 def centered(values: Float[Tensor, "G K"]) -> Float[Tensor, "G K"]:
@@ -35,3 +37,13 @@ def leave_one_out(values: Float[Tensor, "G K"]) -> Float[Tensor, "G K"]:
     value."""
     size = values.shape[-1]
     return centered(values) * (size / (size - 1))
+
+
+def token_variance(
+    values: Float[Tensor, "G K T"], mask: Bool[Tensor, "G K T"]
+) -> Float[Tensor, " G"]:
+    """Variance of a token's value over all tokens of a group under the mask, float64, >= 0."""
+    values, counted = without_padding(values, mask), mask.sum((1, 2))
+    means = values.sum((1, 2)) / counted
+    squares = without_padding((values - means[:, None, None]).square(), mask)
+    return squares.sum((1, 2)) / counted

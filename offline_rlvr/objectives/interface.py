@@ -9,8 +9,9 @@ is in float64 on values from which padding has been removed, whatever the dtype 
 gradients come back in that dtype.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from jaxtyping import Float
 from torch import Tensor
@@ -69,6 +70,10 @@ class Objective(Protocol):
 
     @property
     def optimum(self) -> Optimum: ...
+
+    def adapted(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Hyper-parameters that the next update has otherwise, by this one's metrics."""
+        ...
 
     def __call__(self, batch: TokenBatch, totals: Totals) -> Output: ...
 

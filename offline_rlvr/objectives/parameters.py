@@ -9,6 +9,7 @@ except an integer where a number is meant, and a list where a pair is meant (YAM
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
@@ -30,9 +31,12 @@ def number(
     return field(default=default, metadata=rule)
 
 
-def integer(default: int | None, *, least: int, optional: bool = False) -> Any:
-    """A whole number >= least; `optional` allows null."""
+def integer(
+    default: int | None, *, least: int, optional: bool = False, word: str | None = None
+) -> Any:
+    """A whole number >= least; `optional` allows null, `word` a word instead."""
     rule: Rule = {"kind": int, "above": None, "least": least, "most": None, "optional": optional}
+    rule["word"] = word
     return field(default=default, metadata=rule)
 
 
@@ -57,6 +61,10 @@ class Parameters:
     def __post_init__(self) -> None:
         for spec in fields(self):
             object.__setattr__(self, spec.name, checked(spec, getattr(self, spec.name)))
+
+    def adapted(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Hyper-parameters that the next update has otherwise, by this one's metrics: none."""
+        return {}
 
 
 def checked(spec: Field, value: Any) -> Any:
@@ -90,7 +98,9 @@ def allowed(rule: Any) -> str:
         for key, sign in (("above", ">"), ("least", ">="), ("most", "<="))
         if rule[key] is not None
     ]
-    return " ".join([word, " and ".join(bounds)]).strip() + (" or null" if rule["optional"] else "")
+    others = ["null"] if rule["optional"] else []
+    others += [rule["word"]] if rule.get("word") else []
+    return " or ".join([" ".join([word, " and ".join(bounds)]).strip(), *others])
 
 
 def _shown(value: Any) -> str:
@@ -102,6 +112,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _number(value: Any, rule: Any) -> Any:
+    if value is not None and value == rule.get("word"):
+        return value
     if value is None and rule["optional"]:
         return None
     if not _is_number(value) or (rule["kind"] is int and not isinstance(value, int)):

@@ -26,12 +26,13 @@ DRIFT = (
 )
 
 
-def render(path: Path, pool_repo: str | None = None) -> str:
+def render(path: Path, pool_repo: str | None = None, update: int | None = None) -> str:
     """The card of a run with a checkpoint, as Markdown with the hub's front matter.
 
     Args:
         path: The run's folder.
         pool_repo: Data set repository of the pool, when it was pushed.
+        update: Whose weights the card lies beside; None: the newest.
 
     Raises:
         DataError: Not a run, no checkpoint, damaged, or not exactly once.
@@ -41,7 +42,7 @@ def render(path: Path, pool_repo: str | None = None) -> str:
     parts = [
         _front_matter(run, path, pool_repo),
         [f"# {inline(run.name)}", "", inline(verdict(run)[1]), ""],
-        [inline(line) for line in _summary(run, pool_repo)],
+        [inline(line) for line in _summary(run, pool_repo, update)],
         ["", f"Exactly once: {inline(proof.split(': ', 1)[1])}.", ""],
         ["## Accuracy", "", *_accuracy(run), ""],
         ["## Drift from the behavior policy", "", inline(ending(run)), "", *_drift(run), ""],
@@ -67,7 +68,7 @@ def _front_matter(run: RunRecord, path: Path, pool_repo: str | None) -> Iterator
     yield "---\n"
 
 
-def _summary(run: RunRecord, pool_repo: str | None) -> Iterator[str]:
+def _summary(run: RunRecord, pool_repo: str | None, update: int | None) -> Iterator[str]:
     model, pool, objective = run.part("model"), run.part("pool"), run.part("objective")
     revision = f" at {model['revision']}" if model.get("revision") else ""
     yield f"- base model: {model.get('name_or_path')}{revision}"
@@ -75,6 +76,8 @@ def _summary(run: RunRecord, pool_repo: str | None) -> Iterator[str]:
     yield f"- rollout pool: {name}, commit {pool.get('commit')}, hash {pool.get('hash')}"
     yield f"- objective: {objective.get('name')}"
     yield f"- updates: {run.applied} of {run.planned}, {run.trained_groups} groups, each once"
+    if update is not None:
+        yield f"- weights: after update {update} (best held-out accuracy); the rest: of the whole run"
     yield from (f"- {note}" for note in missing(run))
 
 

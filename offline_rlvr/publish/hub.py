@@ -1,7 +1,8 @@
 """A run on the Hugging Face Hub: a model that loads as it is, its card, and the run's record.
 
-In the root lie the newest checkpoint's weights or adapter with the tokenizer; in `run/` lies what
-proves and explains them, enough for `run verify`'s questions and the report. The optimizer stays.
+In the root lie the newest (or best) checkpoint's weights or adapter with the tokenizer; in `run/`
+lies what proves and explains them, enough for `run verify`'s questions and the report. The optimizer
+stays.
 """
 
 import warnings
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offline_rlvr.errors import DataError
+from offline_rlvr.evaluation import best_update, read_evaluations
 from offline_rlvr.hub import explained, hub_api
 from offline_rlvr.lock import WriterLock
 from offline_rlvr.publish.card import render
@@ -42,9 +44,10 @@ def push(
     private: bool = True,
     revision: str | None = None,
     pool_repo: str | None = None,
+    best: bool = False,
     api: "HfApi | None" = None,
 ) -> str:
-    """Upload a run's newest checkpoint with its card and record, in one commit.
+    """Upload a run's newest checkpoint, or its best, with its card and record, in one commit.
 
     Args:
         path: The run's folder.
@@ -52,6 +55,7 @@ def push(
         private: Whether a new repository is private; an existing one stays as it is.
         revision: Branch to upload to, made when missing; by default `main`.
         pool_repo: Data set repository of the pool, for the card.
+        best: Send the checkpoint with the best held-out accuracy (`train.keep_best`).
         api: The hub; by default the one of `HF_ENDPOINT` with the stored login.
 
     Returns:
@@ -68,8 +72,9 @@ def push(
     run = RunFolder.open(path)
     lock = WriterLock(path)  # a training would prune the checkpoint that is being sent
     try:
-        card = render(path, pool_repo).encode()
-        files = _files(run)
+        chosen = _best(run) if best else None
+        card = render(path, pool_repo, chosen).encode()
+        files = _files(run, chosen)
         hub = api or hub_api()
         with explained(repo_id, revision), warnings.catch_warnings():
             # The plan and the evaluations are data files, and belong to this model.
@@ -94,12 +99,27 @@ def push(
         lock.release()
 
 
-def _files(run: RunFolder) -> dict[str, Path]:
-    """Name in the repository -> file."""
-    newest = checkpoints.newest(run.checkpoints, print)
-    if newest is None:
+def _best(run: RunFolder) -> int:
+    best = best_update(read_evaluations(run.path))
+    folder = best and checkpoints.folder_of(run.checkpoints, best[0])
+    if not best or not folder or not folder.is_dir():
+        raise DataError(
+            f"{run.path} has no checkpoint of its best held-out accuracy",
+            hint="train with evaluation.problems, evaluation.every and train.keep_best: true",
+        )
+    return best[0]
+
+
+def _files(run: RunFolder, update: int | None) -> dict[str, Path]:
+    """Name in the repository -> file; the newest checkpoint unless an update is given."""
+    if update is None:
+        chosen = checkpoints.newest(run.checkpoints, print)
+    else:
+        chosen = checkpoints.folder_of(run.checkpoints, update)
+        checkpoints.verify(chosen)
+    if chosen is None:
         raise DataError(f"{run.path} has no checkpoint yet")
-    model = newest / "model"
+    model = chosen / "model"
     files = {
         file.relative_to(model).as_posix(): file
         for file in sorted(model.rglob("*"))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from offline_rlvr.errors import DataError
 from offline_rlvr.evaluation import Evaluation, read_evaluations
 from offline_rlvr.stream.journal import read_rows
+from offline_rlvr.trainer.decisions import STOP, Decision, decisions_of
 
 #: Updates whose responses enter `weights/ess` (see `objectives.md`: the last 8).
 ESS_WINDOW = 8
@@ -46,6 +47,7 @@ class RunRecord:
         config: Text of `config.yaml`; empty when there is none.
         metrics: Rows of `metrics.jsonl`, one per update.
         evaluations: By set and update.
+        decisions: (update, decision) of every decision in the ledger, in order.
     """
 
     path: Path
@@ -53,6 +55,7 @@ class RunRecord:
     config: str
     metrics: tuple[Mapping[str, Any], ...]
     evaluations: tuple[Evaluation, ...]
+    decisions: tuple[tuple[int, Decision], ...] = ()
 
     @property
     def name(self) -> str:
@@ -77,9 +80,16 @@ class RunRecord:
             return None  # no config, or one that a person has edited
 
     @property
+    def ended(self) -> Decision | None:
+        """The decision by which `train.stop_when` ended it; None when it did not."""
+        latest = [d for update, d in self.decisions if update == self.applied]
+        return next((d for d in latest if d.get("decision") == STOP), None)
+
+    @property
     def finished(self) -> bool:
-        """Every planned update was applied."""
-        return self.planned is not None and self.applied >= self.planned
+        """Every planned update was applied, or the run has ended itself."""
+        applied = self.planned is not None and self.applied >= self.planned
+        return applied or self.ended is not None
 
     @property
     def group_size(self) -> int | None:
@@ -154,6 +164,11 @@ def read_run(run_dir: Path) -> RunRecord:
         config.read_text("utf-8") if config.is_file() else "",
         tuple(read_rows(run_dir / "metrics.jsonl")),
         tuple(read_evaluations(run_dir)),
+        tuple(
+            (row["update"], decision)
+            for row in read_rows(run_dir / "ledger.jsonl")
+            for decision in decisions_of(row)
+        ),
     )
 
 

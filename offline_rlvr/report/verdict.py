@@ -11,6 +11,7 @@ from offline_rlvr.evaluation import Evaluation, Interval, bootstrap_interval
 from offline_rlvr.evaluation.intervals import paired_values
 from offline_rlvr.numerics.pass_at_k import powers_of_two
 from offline_rlvr.report.record import RunRecord
+from offline_rlvr.trainer.decisions import told
 
 #: Sums of shares miss an exact 0 by about this.
 ROUNDING = 1e-12
@@ -130,6 +131,11 @@ def missing(run: RunRecord) -> list[str]:
     notes = []
     if run.planned is None:
         notes.append("run.json does not say how many updates were planned.")
+    elif run.ended is not None and run.applied < run.planned:
+        notes.append(
+            f"train.stop_when ended the run after update {run.applied:,} of {run.planned:,} "
+            f"({told(run.ended)})."
+        )
     elif not run.finished:
         notes.append(
             f"The run is not finished: {run.applied:,} of {run.planned:,} updates applied."

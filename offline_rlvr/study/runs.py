@@ -49,7 +49,7 @@ class StudyRun:
         if status is None or status.state != "complete":
             return False
         evaluated = {update for update, _, _ in status.accuracy}
-        return self.config.evaluation.problems is None or status.asked in evaluated
+        return self.config.evaluation.problems is None or status.saved in evaluated
 
     def write_job(self) -> None:
         """Put the config where the command reads it.

@@ -1,7 +1,7 @@
 """Anchors: the learner's own log-probs of the coming window, stored as a table of numbers.
 
 A reference (or old policy) is not a second model: at a refresh the learner scores the minibatches
-of the next window with the kernels and micro-batches that will train on them, so right after a
+of the coming window with the kernels and micro-batches that will train on them, so right after a
 refresh the drift to the anchor is exactly 0. Tables lie in `anchors/NAME-<first
 update>.safetensors`; a checkpoint names the tables it needs by sha256.
 """
@@ -9,6 +9,7 @@ update>.safetensors`; a checkpoint names the tables it needs by sha256.
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -20,18 +21,19 @@ from offline_rlvr.durable import make_folder, write_file, writing
 from offline_rlvr.errors import DataError, IncompatibleError
 from offline_rlvr.trainer.initial_scores import InitialScores
 from offline_rlvr.trainer.ranks import Ranks
+from offline_rlvr.trainer.watch import Schedule
 
 #: Scores one update's minibatch without gradient: update -> [G, K, T] log-probs.
 Score = Callable[[int], Float[Tensor, "G K T"]]
 
 
 class Anchor:
-    """One table of log-probs, refreshed by the learner every `refresh_every` updates.
+    """One table of log-probs, refreshed by the learner when its schedule says so.
 
     Args:
         name: `reference` or `old`.
-        refresh_every: Window length in updates; None: one window over the whole run (a fixed
-            anchor).
+        schedule: When; a table covers the updates up to the next refresh by `refresh_every`, all
+            that are left without it.
         last: Last update of the run.
         folder: Where tables are kept.
         initial: Where the first window's table, the initial policy's, may lie already.
@@ -41,52 +43,53 @@ class Anchor:
     def __init__(
         self,
         name: str,
-        refresh_every: int | None,
+        schedule: Schedule,
         last: int,
         folder: Path,
         initial: InitialScores,
         ranks: Ranks,
     ):
         self.name = name
+        self.schedule = schedule
         self.initial = initial
         self.ranks = ranks
-        self.refresh_every = refresh_every or last
         self.last = last
         self.folder = folder
         self._table: dict[int, Float[Tensor, "G K T"]] = {}
         self._digest: str | None = None
-        self.first: int | None = None
-
-    def window(self, update: int) -> range:
-        """Updates that share the anchor of `update`."""
-        return windows_of(self.refresh_every, self.last)[(update - 1) // self.refresh_every]
 
     def ready(self, update: int) -> bool:
-        """Whether the table of this update's window is loaded."""
-        return self.first == self.window(update).start and update in self._table
+        """Whether the table that is loaded is this update's.
 
-    def refresh(self, update: int, score: Score) -> None:
-        """Score the window that starts at `update` with the present weights; store it durably."""
-        window = self.window(update)
-        if update != window.start:
+        Raises:
+            IncompatibleError: It should be, but ends before the update.
+        """
+        if self.schedule.due(update):
+            return False
+        if update not in self._table:
             raise IncompatibleError(
-                f"the {self.name} table of this window (updates {window.start} to "
-                f"{window.stop - 1}) ends before update {update}: it was made for a smaller "
+                f"the {self.name} table of this window (updates {min(self._table)} to "
+                f"{max(self._table)}) ends before update {update}: it was made for a smaller "
                 "train.max_updates, and the weights have moved since",
                 hint="raise train.max_updates where a window ends, or start a new run",
             )
+        return True
+
+    def refresh(self, update: int, score: Score) -> None:
+        """Score the window that starts at `update` with the present weights; store it durably."""
+        window = self.schedule.window(update, self.last)
 
         def make() -> bytes:
             scores = {number: score(number).to("cpu", torch.float32) for number in window}
             return save({f"{number:06d}": value.contiguous() for number, value in scores.items()})
 
-        data = self.initial.get(window, make) if window.start == 1 else make()
+        data = self.initial.get(window, make) if update == 1 else make()
         self._table = {int(number): value for number, value in load(data).items()}
-        self.first = window.start
         self._digest = hashlib.sha256(data).hexdigest()
         if self.ranks.first:
             make_folder(self.folder)
-            write_file(self._path(window.start), data, replace=True)
+            write_file(path_of(self.folder, self.name, update), data, replace=True)
+        self.schedule.begin(update)
 
     def logprobs(self, update: int) -> Float[Tensor, "G K T"]:
         """The anchor's log-probs of this update's minibatch, float32 on the CPU."""
@@ -96,13 +99,15 @@ class Anchor:
         """The table that is loaded."""
         return list(self._table.values())
 
-    def state(self) -> dict[str, str | int] | None:
-        """What a checkpoint stores: which table, and its digest (None before the first refresh)."""
-        if self.first is None or self._digest is None:
+    def state(self) -> dict[str, Any] | None:
+        """What a checkpoint stores: which table, its digest, and how far its schedule is (None
+        before the first refresh).
+        """
+        if self._digest is None:
             return None
-        return {"first": self.first, "sha256": self._digest}
+        return {**self.schedule.state(), "sha256": self._digest}
 
-    def restore(self, state: dict[str, str | int]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         """Load the table that a checkpoint names.
 
         Raises:
@@ -111,24 +116,15 @@ class Anchor:
         table = read_table(self.folder, self.name, state)
         self._table = {int(number): value for number, value in table.items()}
         self._digest = str(state["sha256"])
-        self.first = int(state["first"])
+        self.schedule.restore(state)
 
     def prune(self, keep: set[int]) -> None:
         """Remove tables whose first update is neither in `keep` nor the present one."""
         for path in self.folder.glob(f"{self.name}-{'[0-9]' * 6}.safetensors"):
             first = int(path.stem.rsplit("-", 1)[1])
-            if first not in keep and first != self.first:
+            if first not in keep and first != self.schedule.first:
                 with writing(path):
                     path.unlink()
-
-    def _path(self, first: int) -> Path:
-        return path_of(self.folder, self.name, first)
-
-
-def windows_of(refresh_every: int | None, last: int) -> list[range]:
-    """The updates that share a table, window by window; None: one window over the whole run."""
-    length = refresh_every or last
-    return [range(first, min(first + length, last + 1)) for first in range(1, last + 1, length)]
 
 
 def path_of(folder: Path, name: str, first: int) -> Path:
@@ -136,7 +132,7 @@ def path_of(folder: Path, name: str, first: int) -> Path:
     return folder / f"{name}-{first:06d}.safetensors"
 
 
-def read_table(folder: Path, name: str, state: dict[str, str | int]) -> dict[str, Tensor]:
+def read_table(folder: Path, name: str, state: dict[str, Any]) -> dict[str, Tensor]:
     """The table that a checkpoint names, by update.
 
     Raises:

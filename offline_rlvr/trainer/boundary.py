@@ -55,6 +55,7 @@ class UpdateBoundary(pl.Callback):
         keep: Checkpoints kept.
         evaluate_every: Updates between evaluations; None: only at the last update.
         evaluate: Evaluates the present policy after an update, unless its result is stored already.
+        best: Update of the checkpoint that is kept for its accuracy; None: none is.
         stop: A pending request to stop.
         progress: Told about every update.
     """
@@ -69,6 +70,7 @@ class UpdateBoundary(pl.Callback):
         keep: int,
         evaluate_every: int | None,
         evaluate: Callable[[int], None],
+        best: Callable[[], int | None],
         stop: StopRequest,
         progress: Progress,
     ):
@@ -79,6 +81,7 @@ class UpdateBoundary(pl.Callback):
         self.keep = keep
         self.evaluate_every = evaluate_every
         self.evaluate = evaluate
+        self.best = best
         self.stop = stop
         self.progress = progress
 
@@ -103,30 +106,38 @@ class UpdateBoundary(pl.Callback):
             self.stop.signal = agreed
         self.progress.update(update, f"drift {pl_module.drift:.4f} nats/token")
         # An evaluation describes weights that can be loaded again, so it follows a checkpoint.
-        if stopping or update % self.checkpoint_every == 0 or self._evaluation_due(update):
+        if stopping or update % self.checkpoint_every == 0 or self._evaluation_due(pl_module):
             with pl_module.phases("checkpoint"):
                 self.recorder.flush()
                 trainer.save_checkpoint(checkpoints.folder_of(self.folder, update))
                 if pl_module.ranks.first:
-                    prune(self.folder, self.keep, pl_module.anchors)
-        if stopping:
-            trainer.should_stop = True
-        else:
+                    prune(self.folder, self.keep, self.best(), pl_module.anchors)
+        if not stopping:
             self._evaluate_if_due(pl_module)
+        if stopping or pl_module.stopped:
+            trainer.should_stop = True
 
-    def _evaluation_due(self, update: int) -> bool:
-        regular = self.evaluate_every is not None and update % self.evaluate_every == 0
-        return update in (0, self.last) or regular
+    def _evaluation_due(self, module: OfflineModule) -> bool:
+        update, every = module.applied, self.evaluate_every
+        regular = every is not None and update % every == 0
+        return update in (0, self.last) or regular or module.stopped
 
     def _evaluate_if_due(self, module: OfflineModule) -> None:
-        if self._evaluation_due(module.applied):
+        if self._evaluation_due(module):
             with module.phases("evaluation"):
                 self.evaluate(module.applied)
 
 
-def prune(folder: Path, keep: int, anchors: Mapping[str, Anchor]) -> None:
-    """Remove checkpoints beyond `keep`, and anchor tables that none of those left names."""
-    kept = checkpoints.prune(folder, keep)
+def prune(folder: Path, keep: int, best: int | None, anchors: Mapping[str, Anchor]) -> None:
+    """Remove all but the newest checkpoints and the best, and anchor tables that they do not name.
+
+    Args:
+        folder: The run's `checkpoints` folder.
+        keep: How many of the newest stay.
+        best: Update of one more that stays.
+        anchors: By name.
+    """
+    kept = checkpoints.prune(folder, keep, best)
     states = [checkpoints.read_state(checkpoint)["anchors"] for checkpoint in kept]
     for name, anchor in anchors.items():
         anchor.prune({state[name]["first"] for state in states if state.get(name)})

@@ -178,12 +178,16 @@ def newest(checkpoints: Path, say: Callable[[str], None]) -> Path | None:
     return None
 
 
-def prune(checkpoints: Path, keep: int) -> list[Path]:
-    """Remove all but the newest `keep` checkpoints; returns those that stay, oldest first."""
+def prune(checkpoints: Path, keep: int, best: int | None = None) -> list[Path]:
+    """Remove all but the newest `keep` checkpoints and that of update `best`; returns those that
+    stay, oldest first."""
     folders = checkpoints_of(checkpoints)
-    for folder in folders[:-keep]:
-        remove_folder(folder)
-    return folders[-keep:]
+    spared = [] if best is None else [folder_of(checkpoints, best)]
+    kept = [folder for folder in folders if folder in (*folders[-keep:], *spared)]
+    for folder in folders:
+        if folder not in kept:
+            remove_folder(folder)
+    return kept
 
 
 def _is_file(path: Path) -> bool:

@@ -11,9 +11,11 @@ from offline_rlvr.config import Config
 from offline_rlvr.generation.pretrained import folder_of, resolve_device
 from offline_rlvr.policy import share_out
 from offline_rlvr.policy.load import fresh_lora
+from offline_rlvr.trainer.decisions import schedules_of
 from offline_rlvr.trainer.memory import ModelShape, choose_pack_tokens, choose_token_budget
 from offline_rlvr.trainer.setup import Setup, set_up
 from offline_rlvr.trainer.space import disk_need
+from offline_rlvr.trainer.watch import in_words
 
 
 def estimate(config: Config, pool_path: Path) -> list[str]:
@@ -53,11 +55,10 @@ def estimate(config: Config, pool_path: Path) -> list[str]:
     ]
     if setup.ranks.size > 1:
         lines[-1] += f", on each of {setup.ranks.size} devices ({config.train.strategy})"
-    for name in sorted(setup.objective.anchors):
-        window = getattr(config, name).refresh_every
-        lines.append(
-            f"{name:13} {'fixed' if window is None else f'refreshed every {window} updates'}"
-        )
+    for name, schedule in schedules_of(config, setup.objective).items():
+        lines.append(f"{name:13} {schedule}")
+    if config.train.stop_when is not None:
+        lines.append(f"stop_when     {in_words(config.train.stop_when)}")
     lines.append(_memory(config, setup, shape, _longest_pass(lengths, budget, pack)))
     lines.append(f"disk          {disk_need(config, setup, shape.trained)}")
     return [*setup.warnings, *lines]

@@ -17,6 +17,7 @@ from offline_rlvr.trainer import checkpoints
 from offline_rlvr.trainer.accumulate import Accumulator
 from offline_rlvr.trainer.anchors import Anchor
 from offline_rlvr.trainer.checkpoints import UpdateCheckpointIO
+from offline_rlvr.trainer.decisions import Decider, schedules_of
 from offline_rlvr.trainer.initial_scores import InitialScores, cache_folder, scoring_facts
 from offline_rlvr.trainer.memory import ModelShape, choose_pack_tokens, choose_token_budget
 from offline_rlvr.trainer.module import OfflineModule
@@ -46,17 +47,19 @@ def make_module(
     pack = fixed or choose_pack_tokens(shape, policy.device)
     phases = Phases(policy.device)
     accumulator = Accumulator(policy, setup.objective, budget, phases, ranks, pack)
-    windows = {"reference": config.reference.refresh_every, "old": config.old.refresh_every}
+    decider = Decider(
+        config.train.stop_when, schedules_of(config, setup.objective), setup.objective
+    )
     facts = scoring_facts(config, setup.pool, setup.plan, setup.sampling, (budget, pack), ranks)
     initial = InitialScores(facts, cache_folder(), ranks=ranks)
     anchors = {
-        name: Anchor(name, windows[name], setup.last, run / "anchors", initial, ranks)
-        for name in sorted(setup.objective.anchors)
+        name: Anchor(name, schedule, setup.last, run / "anchors", initial, ranks)
+        for name, schedule in decider.schedules.items()
     }
     data = UpdateData(setup.pool, setup.plan)
     probe_ids = setup.selected.probe_ids
     probe = collate(setup.pool.read(probe_ids)) if len(probe_ids) else None
-    return OfflineModule(accumulator, config.train, data, anchors, probe, record)
+    return OfflineModule(accumulator, config.train, data, anchors, decider, probe, record)
 
 
 def fit(

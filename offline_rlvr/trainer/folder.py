@@ -26,6 +26,8 @@ MAY_CHANGE = {
     "train.checkpoint_every",
     "train.micro_batch_tokens",  # downwards, other rounding
     "train.keep_checkpoints",
+    "train.keep_best",
+    "train.stop_when",  # a changed condition is counted anew, and lifts an earlier stop
     "train.devices",  # the same sums in another order
     "train.strategy",
     "evaluation.every",

@@ -50,6 +50,7 @@ def follow(ranks: Ranks, port: int, run: Path, pool: Path, newest: Path | None) 
             keep=config.train.keep_checkpoints,
             evaluate_every=config.evaluation.every,
             evaluate=lambda update: None,
+            best=lambda: None,
             stop=stop,
             progress=Progress("updates", setup.last, "updates"),
         )

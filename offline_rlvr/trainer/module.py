@@ -19,6 +19,7 @@ from offline_rlvr.trainer import sharding
 from offline_rlvr.trainer.accumulate import Accumulated, Accumulator, require_finite
 from offline_rlvr.trainer.anchors import Anchor
 from offline_rlvr.trainer.checkpoints import STATE
+from offline_rlvr.trainer.decisions import STOP, Decider, Decision, told
 from offline_rlvr.trainer.memory import beyond_retry, is_out_of_memory
 from offline_rlvr.trainer.mismatch import explain
 from offline_rlvr.trainer.record import UpdateResult
@@ -34,6 +35,7 @@ class OfflineModule(pl.LightningModule):
         train: Optimizer settings.
         data: Minibatches by update, for the anchors to score their window.
         anchors: The tables that the objective needs, by name (`reference`, `old`).
+        decider: Says what follows from each update's metrics.
         probe: Unfiltered groups that are never trained on; None: no probe metrics.
         record: Receives each applied update.
     """
@@ -44,6 +46,7 @@ class OfflineModule(pl.LightningModule):
         train: Train,
         data: UpdateData,
         anchors: dict[str, Anchor],
+        decider: Decider,
         probe: PoolBatch | None,
         record: Callable[[UpdateResult], None],
     ):
@@ -56,6 +59,8 @@ class OfflineModule(pl.LightningModule):
         self.train_config = train
         self.data = data
         self.anchors = anchors
+        self.decider = decider
+        self.stopped = False  # by train.stop_when, with the update that is applied
         self.probe = probe
         self.record = record
         self.applied = 0
@@ -105,6 +110,7 @@ class OfflineModule(pl.LightningModule):
             with self.phases("probe"):
                 probe = self.probe
                 metrics |= self._within_memory(lambda: self._probe_metrics(probe))
+        decisions = self._decide(update, metrics)
         with self.phases("optimizer"), beyond_retry("taking the optimizer's step"):
             optimizer.step()
             self.lr_schedulers().step()  # type: ignore[union-attr]
@@ -112,7 +118,19 @@ class OfflineModule(pl.LightningModule):
         self.drift = metrics["drift/abs_log_ratio"]
         ids, tokens = groups.group_ids.tolist(), groups.totals.tokens
         with self.phases("record"):
-            self.record(UpdateResult(update, ids, tokens, metrics, done.records))
+            self.record(UpdateResult(update, ids, tokens, metrics, done.records, decisions))
+
+    def _decide(self, update: int, metrics: dict[str, float]) -> list[Decision]:
+        """In every process, what the metrics of the first one decide."""
+        metrics = self.ranks.from_first(lambda: metrics)
+        if update == 1:
+            self.decider.require(metrics)
+        decisions = self.decider(metrics)
+        self.accumulator.objective = self.decider.objective
+        self.stopped = any(decision["decision"] == STOP for decision in decisions)
+        for decision in decisions:
+            print(f"after update {update}: {told(decision)}", flush=True)
+        return decisions
 
     def _accumulate(self, update: int, groups: PoolBatch) -> Accumulated:
         """Gradients, loss and diagnostics of the whole update, from a clean start."""
@@ -184,6 +202,7 @@ class OfflineModule(pl.LightningModule):
             "noise_floor": self.noise_floor,
             "ess_window": self.ess_window.state_dict(),
             "anchors": {name: anchor.state() for name, anchor in self.anchors.items()},
+            "decider": self.decider.state(),
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -202,3 +221,5 @@ class OfflineModule(pl.LightningModule):
         for name, anchor in self.anchors.items():
             if state["anchors"].get(name) is not None:
                 anchor.restore(state["anchors"][name])
+        self.decider.restore(state.get("decider", {}))
+        self.accumulator.objective = self.decider.objective

@@ -2,7 +2,7 @@
 
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from offline_rlvr.durable import make_folder, remove_leftovers, write_file, writing
 from offline_rlvr.stream import Journal
+from offline_rlvr.trainer.decisions import Decision
 from offline_rlvr.trainer.loggers import Curves
 from offline_rlvr.trainer.response_files import RESPONSE_SCHEMA
 
@@ -29,6 +30,7 @@ class UpdateResult:
         tokens: Response tokens.
         metrics: Keys of the diagnostics catalogue.
         records: Of each micro-batch.
+        decisions: What its metrics decided (`trainer.decisions`).
     """
 
     update: int
@@ -36,6 +38,7 @@ class UpdateResult:
     tokens: int
     metrics: dict[str, float]
     records: list[ResponseRows]
+    decisions: list[Decision] = field(default_factory=list)
 
 
 class Recorder:
@@ -74,16 +77,15 @@ class Recorder:
         metrics = {**result.metrics, "time/update_s": now - self._last}
         self._last = now
         self.metrics.append({"update": result.update, **metrics})
-        self.ledger.append(
-            {
-                "update": result.update,
-                "attempt": self.attempt,
-                "group_ids": result.group_ids,
-                "tokens": result.tokens,
-                "loss": metrics["train/loss"],
-                "grad_norm": metrics["train/grad_norm"],
-            }
-        )
+        line = {
+            "update": result.update,
+            "attempt": self.attempt,
+            "group_ids": result.group_ids,
+            "tokens": result.tokens,
+            "loss": metrics["train/loss"],
+            "grad_norm": metrics["train/grad_norm"],
+        }
+        self.ledger.append(line | ({"decisions": result.decisions} if result.decisions else {}))
         self.curves.add_update(result.update, metrics)
         for group_ids, columns in result.records:
             self._pending += _rows(result.update, group_ids, columns)

@@ -13,7 +13,12 @@ from offline_rlvr import verifier
 from offline_rlvr.config import Config
 from offline_rlvr.durable import make_folder
 from offline_rlvr.errors import Interrupted
-from offline_rlvr.evaluation import evaluation_path, write_evaluation
+from offline_rlvr.evaluation import (
+    best_update,
+    evaluation_path,
+    read_evaluations,
+    write_evaluation,
+)
 from offline_rlvr.evaluation.run import Evaluator
 from offline_rlvr.generation.pretrained import load_tokenizer
 from offline_rlvr.lock import WriterLock
@@ -24,6 +29,7 @@ from offline_rlvr.stream import check_ledger
 from offline_rlvr.trainer import checkpoints
 from offline_rlvr.trainer.boundary import StopRequest, UpdateBoundary, prune
 from offline_rlvr.trainer.checkpoints import UpdateCheckpointIO
+from offline_rlvr.trainer.decisions import stopped_after, told
 from offline_rlvr.trainer.evaluate import trained_model
 from offline_rlvr.trainer.fit import fit, make_module
 from offline_rlvr.trainer.folder import RunFolder
@@ -65,13 +71,12 @@ def train(
         stack.callback(WriterLock(run_path).release)
         run = _run_folder(config, run_path, setup)
         recorder = Recorder(run.path, run.next_attempt())
-        newest, applied = _where_it_stopped(run, setup, recorder)
+        newest, applied, ended = _where_it_stopped(config, run, setup, recorder)
         tokenizer = load_tokenizer(config.model.name_or_path, config.model.revision)
         evaluators = _evaluators(config, setup, tokenizer, stack)
         curves = stack.enter_context(Curves.of_config(config, run.path, loggers))
         recorder.curves = curves
-        if newest and applied >= setup.last:
-            print(f"{applied} updates are applied already, {setup.last} were asked for")
+        if newest and ended:
             _evaluate_late(config, setup, run, evaluators, curves, newest, applied)
             return run
         stack.enter_context(launch(setup.ranks, config, setup.pool.path, run.path, newest))
@@ -85,6 +90,7 @@ def train(
             keep=config.train.keep_checkpoints,
             evaluate_every=config.evaluation.every,
             evaluate=lambda update: _evaluate(config, run, evaluators, curves, module, update),
+            best=lambda: _best(config, run),
             stop=stop,
             progress=stack.enter_context(Progress("updates", setup.last, "updates")),
         )
@@ -92,7 +98,8 @@ def train(
         io = _checkpoint_io(module, tokenizer, recorder)
         added = [boundary, *callbacks]
         fit(config, setup, run.path, module, added, io, curves.loggers, newest)
-        _tell_if_stopped(stop, module.applied, setup.last)
+        if not module.stopped:
+            _tell_if_stopped(stop, module.applied, setup.last)
         return run
 
 
@@ -113,6 +120,25 @@ def _tell_if_stopped(stop: StopRequest, applied: int, last: int) -> None:
         )
 
 
+def _why_ended(config: Config, setup: Setup, recorder: Recorder, applied: int) -> str | None:
+    """Why there is nothing left to train; None when there is."""
+    stop = stopped_after(recorder.ledger.rows()[applied - 1], config.train.stop_when)
+    if stop is not None:
+        return (
+            f"the training ended after update {applied} of {setup.last} ({told(stop)}); change or "
+            "remove train.stop_when to go on"
+        )
+    if applied >= setup.last:
+        return f"{applied} updates are applied already, {setup.last} were asked for"
+    return None
+
+
+def _best(config: Config, run: RunFolder) -> int | None:
+    """The update whose checkpoint is kept for its held-out accuracy."""
+    best = best_update(read_evaluations(run.path)) if config.train.keep_best else None
+    return best[0] if best else None
+
+
 def _run_folder(config: Config, path: Path, setup: Setup) -> RunFolder:
     """The run's folder, made or continued; what a person should know about the pool is said."""
     for line in setup.warnings:
@@ -122,16 +148,23 @@ def _run_folder(config: Config, path: Path, setup: Setup) -> RunFolder:
     )
 
 
-def _where_it_stopped(run: RunFolder, setup: Setup, recorder: Recorder) -> tuple[Path | None, int]:
-    """The newest whole checkpoint and its update; journals are cut back to it."""
+def _where_it_stopped(
+    config: Config, run: RunFolder, setup: Setup, recorder: Recorder
+) -> tuple[Path | None, int, bool]:
+    """The newest whole checkpoint, its update, and whether nothing is left to train; journals are
+    cut back to it.
+    """
     newest = checkpoints.newest(run.checkpoints, print)
     state = checkpoints.read_state(newest) if newest else {"applied": 0, "ledger": None}
     applied = state["applied"]
     again = recorder.rewind(applied)
     check_ledger(setup.plan, recorder.ledger.rows(), applied, state["ledger"])
-    if again or 0 < applied < setup.last:
+    ended = _why_ended(config, setup, recorder, applied) if newest else None
+    if ended:
+        print(ended)
+    elif again or applied:
         print(f"continuing after update {applied}" + (f"; {again} to do again" if again else ""))
-    return newest, applied
+    return newest, applied, ended is not None
 
 
 def _evaluate(
@@ -174,7 +207,8 @@ def _evaluate_late(
 ) -> None:
     """What a run that is trained to its end was stopped before."""
     module = make_module(config, setup, run.path, Ranks(), record=lambda result: None)
-    prune(run.checkpoints, config.train.keep_checkpoints, module.anchors)  # may not have been done
+    # It may not have been done.
+    prune(run.checkpoints, config.train.keep_checkpoints, _best(config, run), module.anchors)
     _evaluate(config, run, evaluators, curves, module, 0)
     load_weights(module.policy, newest / "model")
     _evaluate(config, run, evaluators, curves, module, applied)

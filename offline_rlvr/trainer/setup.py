@@ -14,6 +14,7 @@ from offline_rlvr.pool import Pool
 from offline_rlvr.pool.build import sampling_of
 from offline_rlvr.pool.selection import Filters, Selected, select
 from offline_rlvr.stream import Plan, make_plan
+from offline_rlvr.trainer.decisions import check_conditions
 from offline_rlvr.trainer.loggers import check_logger
 from offline_rlvr.trainer.ranks import Ranks, count_devices
 
@@ -57,6 +58,12 @@ def set_up(config: Config, pool_path: Path) -> Setup:
     if config.evaluation.problems is not None:
         config.build("evaluation.problems", problem_sources.load)
     check_logger(config)
+    check_conditions(config)
+    if config.train.keep_best and config.evaluation.problems is None:
+        raise ConfigError(
+            f"{config.where('train', 'keep_best')}: train.keep_best needs held-out problems",
+            hint="set evaluation.problems, and evaluation.every: updates between evaluations",
+        )
     size = count_devices(config.train.devices, config.model.device)
     ranks = Ranks(size=size, sharded=size > 1 and config.train.strategy == "fsdp2")
     if config.model.compile and ranks.sharded:

@@ -8,7 +8,7 @@ from pathlib import Path
 from offline_rlvr.amounts import size
 from offline_rlvr.config import Config
 from offline_rlvr.errors import ResourceError
-from offline_rlvr.trainer.anchors import windows_of
+from offline_rlvr.trainer.decisions import schedules_of
 from offline_rlvr.trainer.setup import Setup
 
 
@@ -49,17 +49,17 @@ def disk_need(config: Config, setup: Setup, trained: int) -> DiskNeed:
         setup: The training.
         trained: Weights that it trains; they and Adam's two moments are float32.
     """
-    at_once = config.train.keep_checkpoints + 1
+    at_once = config.train.keep_checkpoints + config.train.keep_best + 1
     index = setup.pool.index
     longest = dict(zip(index.group_ids.tolist(), index.response_lengths.max(axis=1), strict=True))
     tables = 0
-    for name in setup.objective.anchors:
+    for schedule in schedules_of(config, setup.objective).values():
         sizes_of_tables = [
             sum(
                 _scores(setup.plan.groups(update), longest, setup.pool.group_size)
                 for update in window
             )
-            for window in windows_of(getattr(config, name).refresh_every, setup.last)
+            for window in schedule.windows(setup.last)
         ]
         tables += sum(sorted(sizes_of_tables)[-at_once:])
     return DiskNeed(4 * trained, 8 * trained, min(at_once, setup.last), tables)

@@ -7,9 +7,10 @@ from typing import Any, Literal
 
 from offline_rlvr.config import load_config
 from offline_rlvr.errors import ConfigError, DataError, printable
-from offline_rlvr.evaluation import problem_weighted, read_evaluations
+from offline_rlvr.evaluation import best_update, problem_weighted, read_evaluations
 from offline_rlvr.lock import writer_of
 from offline_rlvr.stream import read_rows
+from offline_rlvr.trainer.decisions import Decision, decisions_of, stopped_after, told
 from offline_rlvr.trainer.folder import RunFolder, checkpoints_of
 
 State = Literal["complete", "running", "stopped", "new"]
@@ -21,8 +22,9 @@ class RunStatus:
 
     Attributes:
         run: Its folder.
-        state: `complete`: every update asked for is applied; `running`: a process writes it;
-            `stopped`: the same command continues it; `new`: no update yet.
+        state: `complete`: every update asked for is applied, or train.stop_when ended it;
+            `running`: a process writes it; `stopped`: the same command continues it; `new`: no
+            update yet.
         applied: Updates in the ledger; the last of them may not be in a checkpoint yet.
         asked: Updates asked for.
         saved: Update of the newest checkpoint, 0 without one.
@@ -31,6 +33,9 @@ class RunStatus:
         last: Metrics of the last update.
         accuracy: (update, set, mean) of every evaluation, in order.
         overall: Mean over all problems of the newest evaluated update, or None.
+        best: Update after which the mean over all problems was highest, and that mean, or None.
+        decisions: (update, decision) of every decision that the ledger holds, in order.
+        ended: The one by which train.stop_when ended it, or None.
     """
 
     run: RunFolder
@@ -43,6 +48,9 @@ class RunStatus:
     last: Mapping[str, Any]
     accuracy: tuple[tuple[int, str, float], ...]
     overall: float | None
+    best: tuple[int, float] | None
+    decisions: tuple[tuple[int, Decision], ...]
+    ended: Decision | None
 
     @classmethod
     def of(cls, path: Path) -> "RunStatus":
@@ -61,11 +69,13 @@ class RunStatus:
         last: Mapping[str, Any] = {}
         for row in read_rows(path / "metrics.jsonl"):
             last = row
+        decisions = tuple((row["update"], d) for row in ledger for d in decisions_of(row))
+        ended = stopped_after(ledger[-1], config.train.stop_when) if ledger else None
         writer = writer_of(path)
         state: State = "new" if not ledger else "stopped"
         if writer is not None:
             state = "running"
-        elif saved >= asked:
+        elif saved >= asked or (ended and saved == applied):
             state = "complete"
         evaluations = sorted(read_evaluations(path), key=lambda e: (e.update, e.name))
         accuracy = tuple(
@@ -73,8 +83,21 @@ class RunStatus:
         )
         newest = [e for e in evaluations if e.update == evaluations[-1].update]
         overall = problem_weighted(newest)["value"] if newest else None
-        attempts = run.next_attempt() - 1
-        return cls(run, state, applied, asked, saved, attempts, writer, last, accuracy, overall)
+        return cls(
+            run=run,
+            state=state,
+            applied=applied,
+            asked=asked,
+            saved=saved,
+            attempts=run.next_attempt() - 1,
+            writer=writer,
+            last=last,
+            accuracy=accuracy,
+            overall=overall,
+            best=best_update(evaluations),
+            decisions=decisions,
+            ended=ended,
+        )
 
     @property
     def row(self) -> tuple[str, ...]:
@@ -93,6 +116,9 @@ class RunStatus:
 #: Names of the columns of `RunStatus.row`.
 COLUMNS = ("run", "state", "updates", "objective", "drift", "ess", "accuracy")
 
+
+#: Decisions that are shown.
+SHOWN_LAST = 5
 
 #: Metrics that a line about an update shows.
 SHOWN = (
@@ -125,6 +151,7 @@ def describe(status: RunStatus) -> list[str]:
     lines = [
         f"{status.run.path}: {status.state}"
         + (f" ({status.writer})" if status.writer else "")
+        + (f", ended by train.stop_when after update {status.applied}" if status.ended else "")
         + f", {status.applied} of {status.asked} updates applied, {status.saved} saved, "
         f"{status.attempts} attempt{'' if status.attempts == 1 else 's'}",
         f"objective  {facts['objective']}",
@@ -135,10 +162,21 @@ def describe(status: RunStatus) -> list[str]:
     ]
     if status.last:
         lines.append(metrics_line(status.last))
+    lines += [f"decision   after update {u}, {told(d)}" for u, d in status.decisions[-SHOWN_LAST:]]
+    if len(status.decisions) > SHOWN_LAST:
+        lines.append(f"decisions  {len(status.decisions)} in all, in ledger.jsonl")
     lines += [
         f"accuracy   {mean:.1%} on {name} after update {u}" for u, name, mean in status.accuracy
     ]
+    if status.best is not None:
+        lines.append(_best(status.run, *status.best))
     return [printable(line) for line in lines]  # a run's files may come from anywhere
+
+
+def _best(run: RunFolder, update: int, mean: float) -> str:
+    there = {int(path.name[-6:]): path for path in checkpoints_of(run.checkpoints)}
+    where = there.get(update, "its checkpoint was removed (see train.keep_best)")
+    return f"best       {mean:.1%} after update {update}: {where}"
 
 
 def metrics_line(row: Mapping[str, Any]) -> str:

@@ -1,22 +1,35 @@
 """The proof, from the run folder alone, that every group counted exactly once.
 
 It notices what happens to what counts: a ledger line, a plan row, a setting, the newest checkpoint
-or an anchor that is lost, doubled, moved or changed, and records that do not belong to the ledger.
-It does not judge measured values in `metrics.jsonl`, `responses` and `evaluations`, nor older
-checkpoints, and cannot notice a forger who changes weights and computes every checksum anew.
+or an anchor that is lost, doubled, moved or changed, records that do not belong to the ledger, and
+a decision that does not follow from `metrics.jsonl`. It does not judge measured values there, in
+`responses` and `evaluations`, nor older checkpoints, and cannot notice a forger who changes weights
+and computes every checksum anew.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from offline_rlvr import objectives
 from offline_rlvr.config import load_config
 from offline_rlvr.errors import DataError
 from offline_rlvr.stream import Plan, check_ledger, make_plan, read_rows
 from offline_rlvr.trainer import checkpoints
 from offline_rlvr.trainer.anchors import read_table
+from offline_rlvr.trainer.decisions import (
+    STOP,
+    Decider,
+    decisions_of,
+    justified,
+    schedules_of,
+    stopped_after,
+    told,
+)
 from offline_rlvr.trainer.folder import RunFolder, checkpoints_of
 
 
@@ -46,11 +59,12 @@ def verify_run(path: Path) -> str:
         if table is not None:
             read_table(path / "anchors", name, table)
     _check_metrics(path / "metrics.jsonl", applied)
+    ended = _check_decisions(run, applied, state)
     _check_responses(path / "responses", plan, applied, run.facts["settings"]["pool.group_size"])
     groups = sum(len(plan.groups(update)) for update in range(1, applied + 1))
     return (
         f"{path}: the weights of update {applied} of {plan.updates} hold {groups} of "
-        f"{len(plan.group_ids)} groups, each exactly once, in plan order"
+        f"{len(plan.group_ids)} groups, each exactly once, in plan order{ended}"
     )
 
 
@@ -81,6 +95,35 @@ def _check_metrics(path: Path, applied: int) -> None:
     updates = [row["update"] for row in read_rows(path)]
     if updates[:applied] != list(range(1, applied + 1)):
         raise DataError(f"{path} does not hold updates 1 to {applied}, one line each, in order")
+
+
+def _check_decisions(run: RunFolder, applied: int, state: Mapping[str, Any]) -> str:
+    """Every decision in the ledger is the one that the metrics lead to, and none is missing.
+
+    The condition of a stop may have been changed since; what it says of itself must hold.
+
+    Returns:
+        What a sentence about an early end adds.
+    """
+    config = load_config(run.path / "config.yaml")
+    objective = config.build("objective", objectives.load)
+    decider = Decider(None, schedules_of(config, objective), objective)
+    metrics = list(read_rows(run.path / "metrics.jsonl"))[:applied]
+    ledger = list(read_rows(run.path / "ledger.jsonl"))[:applied]
+    for number, row in enumerate(ledger, start=1):
+        stops = [d for d in decisions_of(row) if d.get("decision") == STOP]
+        others = [d for d in decisions_of(row) if d.get("decision") != STOP]
+        again = decider.replayed(metrics[number - 1])
+        if others != again or not all(justified(stop, metrics[:number]) for stop in stops):
+            raise DataError(
+                f"the decisions of update {number} in the ledger are not those that "
+                f"{run.path / 'metrics.jsonl'} leads to"
+            )
+    for name, schedule in decider.schedules.items():
+        if (state["anchors"].get(name) or {}).get("first") != schedule.first:
+            raise DataError(f"the checkpoint has the {name} table of another window")
+    ended = stopped_after(ledger[-1], config.train.stop_when)
+    return f"; train.stop_when ended it ({told(ended)})" if ended else ""
 
 
 def _check_responses(folder: Path, plan: Plan, applied: int, k: int) -> None:

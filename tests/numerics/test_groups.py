@@ -11,6 +11,7 @@ from offline_rlvr.numerics.groups import (
     leave_one_out,
     sample_std,
     standardized,
+    token_variance,
 )
 
 
@@ -53,3 +54,9 @@ def test_groups_are_independent_and_float32_is_lifted():
     result = centered(r)
     assert result.tolist() == [[0.5, -0.5], [0.0, 0.0]]
     assert result.dtype == torch.float64
+
+
+def test_variance_over_the_tokens_of_a_group():
+    values = torch.tensor([[[1.0, 3.0], [5.0, torch.nan]], [[2.0, 2.0], [2.0, 2.0]]])
+    mask = torch.tensor([[[True, True], [True, False]], [[True, True], [True, True]]])
+    assert token_variance(values, mask).tolist() == pytest.approx([8 / 3, 0.0], abs=1e-15)

@@ -30,6 +30,7 @@ OTHER_SETTINGS = [
     ("proximal_kl", {"horizon": None, "cost_bound": None, "advantage": "leave_one_out"}),
     ("proximal_kl", {"importance": "sequence", "horizon": 2, "advantage": "standardized"}),
     ("proximal_kl", {"importance": "none", "reward_range": (-1, 1)}),
+    ("proximal_kl", {"horizon": "adaptive", "adaptive_horizon": 2}),
     ("topr", {"reward_range": (0, 1), "baseline": 0.5}),
 ]
 EVERY = [(name, {}) for name in names()] + OTHER_SETTINGS

@@ -90,3 +90,49 @@ def test_our_defaults():
     assert (objective.importance, objective.advantage) == ("token", "centered")
     assert objective.reward_range == (0.0, 1.0)
     assert "OURS" in type(objective).__doc__
+
+
+def variance_of(c):
+    """Over the five tokens of the group."""
+    values = [*c[0], c[1][0]]
+    mean = sum(values) / 5
+    return sum((value - mean) ** 2 for value in values) / 5
+
+
+@pytest.mark.parametrize("horizon", [1, 2, None])
+def test_the_variance_of_the_coefficients_is_measured(horizon):
+    out, c = run(beta=2.0, horizon=horizon, cost_bound=None)
+    found = out.metrics["objective/coefficient_variance"].mean
+    assert found == pytest.approx(variance_of(c), rel=1e-12)
+    assert "objective/horizon" not in out.metrics
+
+
+def test_an_adaptive_horizon_also_measures_twice_the_horizon():
+    out, c = run(beta=2.0, horizon="adaptive", adaptive_horizon=2, cost_bound=None)
+    same, fixed = run(beta=2.0, horizon=2, cost_bound=None)
+    _, twice = run(beta=2.0, horizon=4, cost_bound=None)
+    assert (out.loss.item(), c) == (same.loss.item(), fixed)
+    found = {key: value.mean for key, value in out.metrics.items()}
+    assert found["objective/horizon"] == 2
+    assert found["objective/coefficient_variance"] == pytest.approx(variance_of(fixed))
+    assert found["objective/coefficient_variance_2h"] == pytest.approx(variance_of(twice))
+
+
+@pytest.mark.parametrize(
+    ("horizon", "now", "twice", "following"),
+    [
+        (4, 0.9, 1.0, 8),  # twice as far keeps to the bound
+        (4, 0.9, 1.1, None),
+        (4, 1.1, 0.9, 2),
+        (4, 0.9, 0.9, None),  # twice as far is the same: the responses end before
+        (1, 1.1, 1.2, None),  # no shorter one
+        (1, 1.1, 0.9, 2),
+        (4, None, None, None),  # not finite
+    ],
+)
+def test_the_horizon_follows_the_variance(horizon, now, twice, following):
+    objective = load("proximal_kl", horizon="adaptive", adaptive_horizon=horizon, variance_bound=1)
+    metrics = {"objective/coefficient_variance": now, "objective/coefficient_variance_2h": twice}
+    changes = {} if following is None else {"adaptive_horizon": following}
+    assert objective.adapted(metrics) == changes
+    assert load("proximal_kl", horizon=horizon).adapted(metrics) == {}

@@ -307,3 +307,20 @@ def test_an_adapter_is_trained_on_two_devices(command, small_job, small_pool, tm
         weights.append(load_file(newest / "model/adapter_model.safetensors"))
         assert json.loads((newest / "state.json").read_text())["devices"] == devices
     torch.testing.assert_close(*weights, rtol=0, atol=WEIGHT_TOLERANCE)
+
+
+def test_all_devices_take_the_same_decisions(start_two, tmp_path):
+    """One that went on alone would wait for the others, and the test for it."""
+    refresh = ["--reference.refresh_when", "{metric: reference/k3, above: 0, for: 1}"]
+    adapt = ["--objective", "{name: proximal_kl, horizon: adaptive, variance_bound: 100}"]
+    stop = ["--train.stop_when", "{metric: objective/horizon, above: 1, for: 3}"]
+    output = finish(start_two("run", *refresh, *adapt, *stop))
+    assert output.count("after update 5: stop: metric objective/horizon") == 1
+    rows = {row["update"]: row.get("decisions") for row in read_rows(tmp_path / "run/ledger.jsonl")}
+    kinds = {update: [d["decision"] for d in found or []] for update, found in rows.items()}
+    both = ["refresh_reference", "adapt_objective"]
+    assert kinds == {1: [], 2: both, 3: [], 4: both, 5: ["stop"]}
+    assert "the training ended after update 5 of 6" in finish(
+        start_two("run", *refresh, *adapt, *stop)
+    )
+    verify_run(tmp_path / "run")

@@ -19,13 +19,17 @@ from offline_rlvr.trainer.run import train
 from offline_rlvr.trainer.verify import verify_run
 
 UPDATES = 6
-#: Anchors are refreshed at 1 and 4; at 1, 3 and 5. A checkpoint follows every second update.
+#: Anchors are refreshed at 1 and 4; at 1, 3 and 5; at 1, 3 and 5 by decision. A checkpoint follows every second update.
 JOBS = {
     "reference": [("objective", "{name: ggpo, beta: 1.0}"), ("reference.refresh_every", "3")],
     "old and reference": [
         ("objective", "{name: grpo_tis}"),
         ("old.refresh_every", "2"),
         ("reference.refresh_every", "3"),
+    ],
+    "acting": [
+        ("objective", "{name: proximal_kl, horizon: adaptive, variance_bound: 100}"),
+        ("reference.refresh_when", "{metric: reference/k3, above: 0, for: 1}"),
     ],
 }
 

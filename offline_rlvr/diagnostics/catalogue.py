@@ -208,9 +208,15 @@ _ENTRIES = (
         "log",
         "neither",
     ),
-    Metric("objective/negative_correct_fraction", "share of right responses whose mean coefficient in the objective at hand is negative"),
+    Metric(
+        "objective/negative_correct_fraction",
+        "share of right responses whose mean coefficient in the objective at hand is negative",
+    ),
     Metric("objective/clip_fraction", "share of tokens at which the objective's clip holds"),
-    Metric("objective/cost_saturated", "share of tokens whose log-ratio to the reference exceeds the cost bound"),
+    Metric(
+        "objective/cost_saturated",
+        "share of tokens whose log-ratio to the reference exceeds the cost bound",
+    ),
     Metric("objective/horizon", "tokens of future KL cost, where they adapt", "tokens"),
     Metric(
         "objective/coefficient_variance",
@@ -238,7 +244,9 @@ _ENTRIES = (
         "log",
         "neither",
     ),
-    Metric("objective/tis_capped", "share of tokens whose truncated importance weight is at its cap"),
+    Metric(
+        "objective/tis_capped", "share of tokens whose truncated importance weight is at its cap"
+    ),
     Metric("objective/negative_weight", "mean weight of the negative examples (TOPR)"),
     *(Metric(key, definition, "nats", "log", "worse") for key, definition in BINS.items()),
 )

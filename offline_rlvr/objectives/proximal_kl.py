@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -123,7 +124,9 @@ class ProximalKl(Parameters):
             c = coefficients(self.adaptive_horizon)
             twice = coefficients(2 * self.adaptive_horizon)
             metrics["objective/coefficient_variance_2h"] = variance(twice)
-            metrics["objective/horizon"] = masked.total(c.new_tensor(self.adaptive_horizon))
+            metrics["objective/horizon"] = masked.total(
+                torch.full((len(c),), self.adaptive_horizon, dtype=c.dtype, device=c.device)
+            )
         metrics["objective/coefficient_variance"] = variance(c)
         return score_output(batch, totals, c, metrics)
 

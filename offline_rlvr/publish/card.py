@@ -77,7 +77,7 @@ def _summary(run: RunRecord, pool_repo: str | None, update: int | None) -> Itera
     yield f"- objective: {objective.get('name')}"
     yield f"- updates: {run.applied} of {run.planned}, {run.trained_groups} groups, each once"
     if update is not None:
-        yield f"- weights: after update {update} (best held-out accuracy); the rest: of the whole run"
+        yield f"- weights: after update {update} (best held-out accuracy); the rest: the whole run"
     yield from (f"- {note}" for note in missing(run))
 
 

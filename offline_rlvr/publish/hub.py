@@ -1,8 +1,7 @@
 """A run on the Hugging Face Hub: a model that loads as it is, its card, and the run's record.
 
 In the root lie the newest (or best) checkpoint's weights or adapter with the tokenizer; in `run/`
-lies what proves and explains them, enough for `run verify`'s questions and the report. The optimizer
-stays.
+lies what proves and explains them, enough for `run verify`'s questions and the report; no optimizer.
 """
 
 import warnings

@@ -11,7 +11,7 @@ from offline_rlvr.evaluation import Evaluation, Interval, bootstrap_interval
 from offline_rlvr.evaluation.intervals import paired_values
 from offline_rlvr.numerics.pass_at_k import powers_of_two
 from offline_rlvr.report.record import RunRecord
-from offline_rlvr.trainer.decisions import told
+from offline_rlvr.trainer.decisions import reason
 
 #: Sums of shares miss an exact 0 by about this.
 ROUNDING = 1e-12
@@ -133,8 +133,8 @@ def missing(run: RunRecord) -> list[str]:
         notes.append("run.json does not say how many updates were planned.")
     elif run.ended is not None and run.applied < run.planned:
         notes.append(
-            f"train.stop_when ended the run after update {run.applied:,} of {run.planned:,} "
-            f"({told(run.ended)})."
+            f"The run was stopped by train.stop_when after update {run.applied:,} of "
+            f"{run.planned:,} ({reason(run.ended)})."
         )
     elif not run.finished:
         notes.append(

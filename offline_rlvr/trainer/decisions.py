@@ -177,11 +177,15 @@ def justified(stop: Decision, rows: Sequence[Metrics]) -> bool:
     return met is not None and stop == {"decision": STOP, **met}
 
 
-def told(decision: Decision) -> str:
-    """`stop: metric weights/ess, below 0.001, for 20, value 0.00081`."""
-    facts = [
+def reason(decision: Decision) -> str:
+    """`metric weights/ess, below 0.001, for 20, value 0.00081`."""
+    return ", ".join(
         f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
         for key, value in decision.items()
         if key != "decision"
-    ]
-    return f"{decision.get('decision')}: {', '.join(facts)}"
+    )
+
+
+def told(decision: Decision) -> str:
+    """`stop: metric weights/ess, below 0.001, for 20, value 0.00081`."""
+    return f"{decision.get('decision')}: {reason(decision)}"

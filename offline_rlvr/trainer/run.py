@@ -29,7 +29,7 @@ from offline_rlvr.stream import check_ledger
 from offline_rlvr.trainer import checkpoints
 from offline_rlvr.trainer.boundary import StopRequest, UpdateBoundary, prune
 from offline_rlvr.trainer.checkpoints import UpdateCheckpointIO
-from offline_rlvr.trainer.decisions import stopped_after, told
+from offline_rlvr.trainer.decisions import reason, stopped_after
 from offline_rlvr.trainer.evaluate import trained_model
 from offline_rlvr.trainer.fit import fit, make_module
 from offline_rlvr.trainer.folder import RunFolder
@@ -125,8 +125,8 @@ def _why_ended(config: Config, setup: Setup, recorder: Recorder, applied: int) -
     stop = stopped_after(recorder.ledger.rows()[applied - 1], config.train.stop_when)
     if stop is not None:
         return (
-            f"the training ended after update {applied} of {setup.last} ({told(stop)}); change or "
-            "remove train.stop_when to go on"
+            f"stopped by train.stop_when after update {applied} of {setup.last} ({reason(stop)}); "
+            "change or remove train.stop_when to go on"
         )
     if applied >= setup.last:
         return f"{applied} updates are applied already, {setup.last} were asked for"

@@ -151,7 +151,7 @@ def describe(status: RunStatus) -> list[str]:
     lines = [
         f"{status.run.path}: {status.state}"
         + (f" ({status.writer})" if status.writer else "")
-        + (f", ended by train.stop_when after update {status.applied}" if status.ended else "")
+        + (f", stopped by train.stop_when after update {status.applied}" if status.ended else "")
         + f", {status.applied} of {status.asked} updates applied, {status.saved} saved, "
         f"{status.attempts} attempt{'' if status.attempts == 1 else 's'}",
         f"objective  {facts['objective']}",

@@ -26,9 +26,9 @@ from offline_rlvr.trainer.decisions import (
     Decider,
     decisions_of,
     justified,
+    reason,
     schedules_of,
     stopped_after,
-    told,
 )
 from offline_rlvr.trainer.folder import RunFolder, checkpoints_of
 
@@ -123,7 +123,7 @@ def _check_decisions(run: RunFolder, applied: int, state: Mapping[str, Any]) -> 
         if (state["anchors"].get(name) or {}).get("first") != schedule.first:
             raise DataError(f"the checkpoint has the {name} table of another window")
     ended = stopped_after(ledger[-1], config.train.stop_when)
-    return f"; train.stop_when ended it ({told(ended)})" if ended else ""
+    return f"; stopped by train.stop_when ({reason(ended)})" if ended else ""
 
 
 def _check_responses(folder: Path, plan: Plan, applied: int, k: int) -> None:

@@ -320,7 +320,7 @@ def test_all_devices_take_the_same_decisions(start_two, tmp_path):
     kinds = {update: [d["decision"] for d in found or []] for update, found in rows.items()}
     both = ["refresh_reference", "adapt_objective"]
     assert kinds == {1: [], 2: both, 3: [], 4: both, 5: ["stop"]}
-    assert "the training ended after update 5 of 6" in finish(
+    assert "stopped by train.stop_when after update 5 of 6" in finish(
         start_two("run", *refresh, *adapt, *stop)
     )
     verify_run(tmp_path / "run")

@@ -19,7 +19,8 @@ from offline_rlvr.trainer.run import train
 from offline_rlvr.trainer.verify import verify_run
 
 UPDATES = 6
-#: Anchors are refreshed at 1 and 4; at 1, 3 and 5; at 1, 3 and 5 by decision. A checkpoint follows every second update.
+#: Anchors are refreshed at 1 and 4; at 1, 3 and 5; the same by decision. Every second update has a
+#: checkpoint.
 JOBS = {
     "reference": [("objective", "{name: ggpo, beta: 1.0}"), ("reference.refresh_every", "3")],
     "old and reference": [

@@ -1,7 +1,8 @@
 """A run on the Hugging Face Hub: a model that loads as it is, its card, and the run's record.
 
-In the root lie the newest (or best) checkpoint's weights or adapter with the tokenizer; in `run/`
-lies what proves and explains them, enough for `run verify`'s questions and the report; no optimizer.
+In the root lie the newest or best checkpoint's weights or adapter with the tokenizer; in `run/`
+lies what proves and explains them, enough for the questions of `run verify` and the report. The
+optimizer stays.
 """
 
 import warnings
@@ -91,9 +92,8 @@ def push(
                 *(CommitOperationAdd(name, file) for name, file in files.items()),
                 *(CommitOperationDelete(name) for name in stale),
             ]
-            message = f"Run {path.resolve().name}"
-            done = hub.create_commit(repo_id, changes, revision=revision, commit_message=message)
-            return done.oid
+            name = f"Run {path.resolve().name}"
+            return hub.create_commit(repo_id, changes, revision=revision, commit_message=name).oid
     finally:
         lock.release()
 

@@ -6,7 +6,7 @@ reference: {refresh_when: {reference/k3: "> 0.05", for: 10}}        YAML wants q
 """
 
 import re
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -44,22 +44,28 @@ class Condition(Section):
     @classmethod
     def _spelled_out(cls, given: Any) -> Any:
         """The short form becomes the keys."""
-        metrics = [key for key in given if "/" in str(key)] if isinstance(given, dict) else []
-        if len(metrics) != 1 or "metric" in given:
-            return given
-        (metric,) = metrics
-        found = COMPARISON.fullmatch(str(given[metric]).strip())
-        try:
-            sign, threshold = (found[1], float(found[2])) if found else ("", None)
-        except ValueError:
-            threshold = None
-        if threshold is None:
-            raise ValueError(f'`{metric}: < NUMBER` or `{metric}: "> NUMBER"`')
-        rest = {key: value for key, value in given.items() if key != metric}
-        return {"metric": metric, "below" if sign == "<" else "above": threshold, **rest}
+        if not isinstance(given, dict) or "metric" in given:
+            return cast(Any, given)
+        written = {str(key): value for key, value in cast(dict[Any, Any], given).items()}
+        metrics = [key for key in written if "/" in key]
+        if len(metrics) != 1:
+            return written
+        side, threshold = _comparison(metrics[0], str(written.pop(metrics[0])))
+        return {"metric": metrics[0], side: threshold, **written}
 
     @model_validator(mode="after")
     def _one_threshold(self) -> Self:
         if (self.below is None) == (self.above is None):
             raise ValueError("one threshold, `below` or `above`")
         return self
+
+
+def _comparison(metric: str, text: str) -> tuple[str, float]:
+    """`< 1e-3` -> ("below", 0.001)."""
+    found = COMPARISON.fullmatch(text.strip())
+    try:
+        if found:
+            return "below" if found[1] == "<" else "above", float(found[2])
+    except ValueError:
+        pass
+    raise ValueError(f'`{metric}: < NUMBER` or `{metric}: "> NUMBER"`')

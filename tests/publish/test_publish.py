@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from offline_rlvr.config import load_config
 from offline_rlvr.errors import BusyError, ConfigError, DataError, ResourceError
-from offline_rlvr.evaluation import read_evaluations
+from offline_rlvr.evaluation import best_update, read_evaluations
 from offline_rlvr.lock import WriterLock
 from offline_rlvr.pool.timing import FILE_NAME, Timing, read_timing
 from offline_rlvr.publish.card import render
@@ -93,6 +93,30 @@ def test_a_push_again_replaces_what_an_earlier_one_left(run, hub, api):
     assert "adapter_model.safetensors" not in hub.files("lab/run")
     push(run, "lab/run", revision="draft", api=api)
     assert {"main", "draft"} == hub.repositories["lab/run"]["branches"].keys()
+
+
+def test_the_best_checkpoint_is_pushed_where_it_was_kept(
+    run, small_job, small_pool, tmp_path, hub, api
+):
+    settings = {
+        "train.keep_best": "true",
+        "train.keep_checkpoints": "1",
+        "train.learning_rate": "1e-2",  # soon worse
+        "evaluation.every": "2",
+    }
+    own = tmp_path / "best"
+    train(load_config(small_job, list(settings.items())), small_pool, own)
+    push(own, "lab/best", best=True, api=api)
+    update, _ = best_update(read_evaluations(own))
+    assert update < 6
+    files = hub.files("lab/best")
+    weights = own / f"checkpoints/update-{update:06d}/model/model.safetensors"
+    assert files["model.safetensors"] == weights.read_bytes()
+    assert f"- weights: after update {update} (best held-out" in files["README.md"].decode()
+    for path in (run / "evaluations").iterdir():
+        path.unlink()
+    with pytest.raises(DataError, match="no checkpoint of its best"):
+        push(run, "lab/run", best=True, api=api)
 
 
 def test_an_adapter_is_pushed_as_one(small_job, small_pool, tmp_path, hub, api):

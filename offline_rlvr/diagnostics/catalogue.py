@@ -166,9 +166,6 @@ _ENTRIES = (
     Metric(
         "gibbs/negative_correct_fraction",
         "share of right responses whose GGPO coefficient (m q - 1) / sqrt(m - 1) is negative",
-        "",
-        "linear",
-        "neither",
     ),
     Metric(
         "policy/entropy",
@@ -188,9 +185,6 @@ _ENTRIES = (
     Metric(
         "train/loss",
         "the objective's loss over the whole update; comparable within one objective only",
-        "",
-        "linear",
-        "neither",
     ),
     Metric("train/learning_rate", "learning rate of the update", "", "linear", "neither"),
     Metric("train/micro_batch_tokens", "token budget of a forward pass", "", "linear", "neither"),

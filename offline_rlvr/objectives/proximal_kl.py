@@ -46,11 +46,11 @@ class ProximalKl(Parameters):
         adaptive_horizon: The adaptive horizon of the first update, >= 1.
 
     An adaptive horizon is the longest, up to a factor of two, that keeps the variance of the
-    coefficients c = w credit under a bound: after an update whose variance exceeds
-    `variance_bound` it is halved; after one where twice the horizon would have changed the
-    coefficients and kept to the bound, it is doubled. The variance is taken over the tokens of a
-    group, and averaged over the groups of the update. Weights and advantages are in it, too: with
-    a bound below their own variance the horizon stays at 1.
+    coefficients c = w credit under a bound: after an update in which twice the horizon would have
+    changed the coefficients and kept to `variance_bound` it is doubled, else it is halved where the
+    variance exceeds the bound. The variance is taken over the tokens of a group, and averaged over
+    the groups of the update. Weights and advantages are in it, too: with a bound below their own
+    variance the horizon stays at 1.
 
     The defaults of beta, horizon, cost_bound and variance_bound are OURS, chosen for the built-in
     small task: the public summary of the paper gives none.
@@ -136,10 +136,10 @@ class ProximalKl(Parameters):
         now, twice = map(metrics.get, keys)
         if self.horizon != "adaptive" or now is None or twice is None:
             return {}
-        if now > self.variance_bound and self.adaptive_horizon > 1:
-            return {"adaptive_horizon": self.adaptive_horizon // 2}
         if now != twice and twice <= self.variance_bound:
             return {"adaptive_horizon": 2 * self.adaptive_horizon}
+        if now > self.variance_bound and self.adaptive_horizon > 1:
+            return {"adaptive_horizon": self.adaptive_horizon // 2}
         return {}
 
     def _weight(self, batch: TokenBatch, metrics: dict[str, SumCount]) -> Float[Tensor, "G K #T"]:

@@ -123,7 +123,9 @@ def test_an_adaptive_horizon_also_measures_twice_the_horizon():
     [
         (4, 0.9, 1.0, 8),  # twice as far keeps to the bound
         (4, 0.9, 1.1, None),
-        (4, 1.1, 0.9, 2),
+        (4, 1.1, 0.9, 8),
+        (4, 1.1, 1.2, 2),
+        (4, 1.1, 1.1, 2),
         (4, 0.9, 0.9, None),  # twice as far is the same: the responses end before
         (1, 1.1, 1.2, None),  # no shorter one
         (1, 1.1, 0.9, 2),

@@ -19,7 +19,7 @@ from offline_rlvr.config import Config
 from offline_rlvr.config.condition import Condition
 from offline_rlvr.diagnostics.catalogue import describe
 from offline_rlvr.errors import ConfigError, DataError
-from offline_rlvr.trainer.watch import Metrics, Schedule, Watch, in_words
+from offline_rlvr.trainer.watch import Metrics, Schedule, Watch, in_words, is_number
 
 if TYPE_CHECKING:
     from offline_rlvr.objectives.interface import Objective
@@ -66,7 +66,8 @@ class Decider:
         for name, schedule in self.schedules.items():
             if met := schedule.met(metrics):
                 decisions.append({"decision": f"refresh_{name}", **met})
-        changes = self.objective.adapted(metrics)
+        numbers = {key: value for key, value in metrics.items() if is_number(value)}
+        changes = self.objective.adapted(numbers)
         if changes:
             self._adapt(changes)
             decisions.append({"decision": "adapt_objective", **changes})

@@ -52,16 +52,15 @@ def disk_need(config: Config, setup: Setup, trained: int) -> DiskNeed:
     at_once = config.train.keep_checkpoints + config.train.keep_best + 1
     index = setup.pool.index
     longest = dict(zip(index.group_ids.tolist(), index.response_lengths.max(axis=1), strict=True))
+    sizes = [
+        _scores(setup.plan.groups(update), longest, setup.pool.group_size)
+        for update in range(1, setup.last + 1)
+    ]
     tables = 0
     for schedule in schedules_of(config, setup.objective).values():
-        sizes_of_tables = [
-            sum(
-                _scores(setup.plan.groups(update), longest, setup.pool.group_size)
-                for update in window
-            )
-            for window in schedule.windows(setup.last)
-        ]
-        tables += sum(sorted(sizes_of_tables)[-at_once:])
+        windows = schedule.windows(setup.last)
+        of_tables = (sum(sizes[window.start - 1 : window.stop - 1]) for window in windows)
+        tables += sum(sorted(of_tables)[-at_once:])
     return DiskNeed(4 * trained, 8 * trained, min(at_once, setup.last), tables)
 
 

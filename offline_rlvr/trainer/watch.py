@@ -10,8 +10,7 @@ from typing import Any
 
 from offline_rlvr.config.condition import Condition
 
-#: What the metrics of one update are, or a row of `metrics.jsonl`: null where a value was not
-#: finite.
+#: The metrics of one update, or a row of `metrics.jsonl`.
 Metrics = Mapping[str, Any]
 
 
@@ -29,7 +28,7 @@ class Watch:
     def met(self, metrics: Metrics) -> dict[str, Any] | None:
         """Count an update, unless it did not measure the metric; the terms when that was enough."""
         value = metrics.get(self.condition.metric)
-        if not isinstance(value, int | float) or not math.isfinite(value):
+        if not is_number(value):
             return None
         self.streak = self.streak + 1 if self.condition.holds(value) else 0
         if self.streak < self.condition.in_a_row:
@@ -108,6 +107,11 @@ class Schedule:
         self.first, self.over = int(state["first"]), state.get("over", False)
         if self.watch is not None:
             self.watch.restore(state.get("watch"))
+
+
+def is_number(value: Any) -> bool:
+    """Whether a metric was measured: `metrics.jsonl` has null where a value was not finite."""
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def in_words(condition: Condition) -> str:

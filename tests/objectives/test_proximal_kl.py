@@ -129,12 +129,13 @@ def test_an_adaptive_horizon_also_measures_twice_the_horizon():
         (4, 0.9, 0.9, None),  # twice as far is the same: the responses end before
         (1, 1.1, 1.2, None),  # no shorter one
         (1, 1.1, 0.9, 2),
-        (4, None, None, None),  # not finite
+        (4, None, None, None),  # not measured, or not finite
     ],
 )
 def test_the_horizon_follows_the_variance(horizon, now, twice, following):
     objective = load("proximal_kl", horizon="adaptive", adaptive_horizon=horizon, variance_bound=1)
-    metrics = {"objective/coefficient_variance": now, "objective/coefficient_variance_2h": twice}
+    keys = ("objective/coefficient_variance", "objective/coefficient_variance_2h")
+    metrics = {k: v for k, v in zip(keys, (now, twice), strict=True) if v is not None}
     changes = {} if following is None else {"adaptive_horizon": following}
     assert objective.adapted(metrics) == changes
     assert load("proximal_kl", horizon=horizon).adapted(metrics) == {}

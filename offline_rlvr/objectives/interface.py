@@ -71,7 +71,7 @@ class Objective(Protocol):
     @property
     def optimum(self) -> Optimum: ...
 
-    def adapted(self, metrics: Mapping[str, float]) -> dict[str, Any]:
+    def adapted(self, metrics: Mapping[str, int | float]) -> dict[str, Any]:
         """Hyper-parameters that the next update has otherwise, by this one's metrics."""
         ...
 

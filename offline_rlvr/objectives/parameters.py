@@ -62,7 +62,7 @@ class Parameters:
         for spec in fields(self):
             object.__setattr__(self, spec.name, checked(spec, getattr(self, spec.name)))
 
-    def adapted(self, metrics: Mapping[str, float]) -> dict[str, Any]:
+    def adapted(self, metrics: Mapping[str, int | float]) -> dict[str, Any]:
         """Hyper-parameters that the next update has otherwise, by this one's metrics: none."""
         return {}
 

@@ -130,7 +130,7 @@ class ProximalKl(Parameters):
         metrics["objective/coefficient_variance"] = variance(c)
         return score_output(batch, totals, c, metrics)
 
-    def adapted(self, metrics: Mapping[str, float]) -> dict[str, Any]:
+    def adapted(self, metrics: Mapping[str, int | float]) -> dict[str, Any]:
         """The adaptive horizon of the next update, where it is another one."""
         keys = ("objective/coefficient_variance", "objective/coefficient_variance_2h")
         now, twice = map(metrics.get, keys)

@@ -23,6 +23,7 @@ from offline_rlvr.trainer.decisions import STOP, Decider, Decision, told
 from offline_rlvr.trainer.memory import beyond_retry, is_out_of_memory
 from offline_rlvr.trainer.mismatch import explain
 from offline_rlvr.trainer.record import UpdateResult
+from offline_rlvr.trainer.watch import Metrics
 
 T = TypeVar("T")
 
@@ -120,7 +121,7 @@ class OfflineModule(pl.LightningModule):
         with self.phases("record"):
             self.record(UpdateResult(update, ids, tokens, metrics, done.records, decisions))
 
-    def _decide(self, update: int, metrics: dict[str, float]) -> list[Decision]:
+    def _decide(self, update: int, metrics: Metrics) -> list[Decision]:
         """In every process, what the metrics of the first one decide."""
         metrics = self.ranks.from_first(lambda: metrics)
         if update == 1:

@@ -6,7 +6,7 @@ carry the counts through a checkpoint.
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from offline_rlvr.config.condition import Condition
 
@@ -109,7 +109,7 @@ class Schedule:
             self.watch.restore(state.get("watch"))
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[int | float]:
     """Whether a metric was measured: `metrics.jsonl` has null where a value was not finite."""
     return isinstance(value, int | float) and math.isfinite(value)
 

@@ -39,6 +39,8 @@ class ProximalKl(Parameters):
             deviation;
             `leave_one_out`: r minus the mean of the others.
         reward_range: What a reward of 0 and of 1 becomes; the paper's {-1, +1} is [-1, 1].
+        advantage_shift: Added to every advantage, as appendix C.3 disturbs the baseline; 0 is the
+            method.
 
     The defaults of beta, horizon and cost_bound are OURS, chosen for the built-in small task: the
     public summary of the paper gives none.
@@ -66,6 +68,7 @@ class ProximalKl(Parameters):
         "centered", "standardized", "leave_one_out"
     )
     reward_range: tuple[float, float] = pair((0.0, 1.0))
+    advantage_shift: float = number(0.0)
 
     @property
     def anchors(self) -> frozenset[str]:
@@ -124,7 +127,9 @@ class ProximalKl(Parameters):
         low, high = self.reward_range
         rewards = low + (high - low) * batch.rewards.double()
         if self.advantage == "standardized":
-            return groups.standardized(rewards, STD_EPSILON)
-        if self.advantage == "leave_one_out":
-            return groups.leave_one_out(rewards)
-        return groups.centered(rewards)
+            advantage = groups.standardized(rewards, STD_EPSILON)
+        elif self.advantage == "leave_one_out":
+            advantage = groups.leave_one_out(rewards)
+        else:
+            advantage = groups.centered(rewards)
+        return advantage + self.advantage_shift

@@ -1,7 +1,7 @@
 """`offline-rlvr study`: methods x seeds on one pool."""
 
-import shlex
 from pathlib import Path
+from shlex import quote
 
 
 def study(
@@ -33,4 +33,5 @@ def study(
     folder = output or Path("runs") / plan.name
     run_study(plan, folder, parallel=parallel, dry_run=dry_run)
     if not dry_run:
-        print(f"study: {folder}  (next: offline-rlvr compare {shlex.quote(str(folder))})")
+        runs, page = quote(str(folder)), quote(str(folder / "compare"))
+        print(f"study: {folder}  (next: offline-rlvr compare {runs} --output {page})")

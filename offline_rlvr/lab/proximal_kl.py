@@ -106,6 +106,34 @@ def clip_gate(bench: Bench) -> Iterator[Statement]:
     yield Statement("proximal_kl", text, "=", 0.0, float(free.coefficients.mean()), EXACT)
 
 
+def shifted_baseline(bench: Bench) -> Iterator[Statement]:
+    """A constant added to every advantage: token weights cancel it, a PPO clip or no weight does
+    not.
+    """
+    policies = [bench.policy(OTHERS + n) for n in range(POLICIES)]
+
+    def change(name: str, **params: Any) -> float:
+        plain, shifted = (load(name, advantage_shift=by, **params) for by in (0.0, 1.0))
+        settings = [bench.setting(behavior) for behavior in ("stale", "mixed")]
+        return max(
+            float((s.update(shifted, p) - s.update(plain, p)).abs().max())
+            for s in settings
+            for p in policies
+        )
+
+    text = f"largest change of the update when 1 is added to every advantage, {POLICIES} policies"
+    for about, params in {
+        ABOUT: FULL_TAIL,
+        "proximal_kl, horizon 1, bound 0.2": {"horizon": 1, "cost_bound": 0.2},
+    }.items():
+        found = change("proximal_kl", **{"beta": bench.beta, **params})
+        yield Statement(about, text, "=", 0.0, found, EXACT)
+    unweighted = change("proximal_kl", beta=bench.beta, importance="none")
+    yield Statement("proximal_kl, no weight", text, ">", 0.0, unweighted, VISIBLE)
+    clipped = change("grpo", kl_coef=bench.beta)
+    yield Statement("grpo", text, ">", 0.0, clipped, VISIBLE)
+
+
 @dataclass(frozen=True)
 class Tradeoff:
     """What a shorter horizon or a smaller cost bound does.
@@ -157,4 +185,11 @@ def coefficient_variance(bench: Bench, objective: Objective, drift: float = 0.7)
     return sum(found) / len(found)
 
 
-CHECKS = (fixed_point, on_policy_gradient, group_mean, no_fixed_point, clip_gate)
+CHECKS = (
+    fixed_point,
+    on_policy_gradient,
+    group_mean,
+    no_fixed_point,
+    clip_gate,
+    shifted_baseline,
+)

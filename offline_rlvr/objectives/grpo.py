@@ -20,7 +20,7 @@ STD_EPSILON = 1e-6
 class Grpo(Parameters):
     """Clipped PPO surrogate on standardized group rewards, plus a K3 penalty to the reference.
 
-        A   = (r - mean) / (std + 1e-6)        std with m - 1, detached
+        A   = (r - mean) / (std + 1e-6) + advantage_shift     std with m - 1, detached
         rho = exp(p - mu)
         l_t = max(-A rho, -A clip(rho, 1 - clip_low, 1 + clip_high)), if A < 0: <= -A dual_clip
         L   = (1/N) sum_t l_t + kl_coef (exp(ref_t - p_t) - (ref_t - p_t) - 1)
@@ -32,6 +32,8 @@ class Grpo(Parameters):
         clip_high: Upper clip at `1 + clip_high`, >= 0.
         dual_clip: Bound of the ratio for negative advantages, > 1 (Ye et al. 2020).
         kl_coef: Weight of the penalty, >= 0; at 0 no reference is needed.
+        advantage_shift: Added to every advantage, as arXiv 2610.18738 disturbs the baseline
+            (appendix C.3); 0 is the method.
 
     Reference:
         Shao et al. (2024) in the configuration of *Gibbs-Gap Policy Optimization*, appendix C.
@@ -49,6 +51,7 @@ class Grpo(Parameters):
     clip_high: float = number(0.2, least=0.0)
     dual_clip: float = number(10.0, above=1.0, most=1e6)
     kl_coef: float = number(0.01, least=0.0)
+    advantage_shift: float = number(0.0)
 
     uses_behavior = True
     optimum: ClassVar[Optimum] = "none"
@@ -76,7 +79,7 @@ class Grpo(Parameters):
     ) -> Output:
         """The clipped surrogate times a constant weight, plus the penalty."""
         check(batch, totals)
-        a = groups.standardized(batch.rewards, STD_EPSILON)
+        a = groups.standardized(batch.rewards, STD_EPSILON) + self.advantage_shift
         low, high = 1 - self.clip_low, 1 + self.clip_high
         ppo = ratios.clipped_surrogate(log_ratio, a, low, high, self.dual_clip)
         loss = weight * ppo.loss

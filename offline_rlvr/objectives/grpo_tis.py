@@ -28,6 +28,7 @@ class GrpoTis(Grpo):
         clip_high: Upper clip at `1 + clip_high`, >= 0.
         dual_clip: Bound of the ratio for negative advantages, > 1.
         kl_coef: Weight of the penalty, >= 0; at 0 no reference is needed.
+        advantage_shift: Added to every advantage; 0 is the method.
         tis_cap: Largest importance weight of a token, > 0.
 
     Reference:

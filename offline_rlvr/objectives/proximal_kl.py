@@ -44,6 +44,8 @@ class ProximalKl(Parameters):
         reward_range: What a reward of 0 and of 1 becomes; the paper's {-1, +1} is [-1, 1].
         variance_bound: Of the adaptive horizon, > 0, in units of reward squared.
         adaptive_horizon: The adaptive horizon of the first update, >= 1.
+        advantage_shift: Added to every advantage, as appendix C.3 disturbs the baseline; 0 is the
+            method.
 
     An adaptive horizon is the longest, up to a factor of two, that keeps the variance of the
     coefficients c = w credit under a bound: after an update in which twice the horizon would have
@@ -81,6 +83,7 @@ class ProximalKl(Parameters):
     reward_range: tuple[float, float] = pair((0.0, 1.0))
     variance_bound: float = number(0.3, above=0.0)
     adaptive_horizon: int = integer(1, least=1)
+    advantage_shift: float = number(0.0)
 
     @property
     def anchors(self) -> frozenset[str]:
@@ -169,7 +172,9 @@ class ProximalKl(Parameters):
         low, high = self.reward_range
         rewards = low + (high - low) * batch.rewards.double()
         if self.advantage == "standardized":
-            return groups.standardized(rewards, STD_EPSILON)
-        if self.advantage == "leave_one_out":
-            return groups.leave_one_out(rewards)
-        return groups.centered(rewards)
+            advantage = groups.standardized(rewards, STD_EPSILON)
+        elif self.advantage == "leave_one_out":
+            advantage = groups.leave_one_out(rewards)
+        else:
+            advantage = groups.centered(rewards)
+        return advantage + self.advantage_shift

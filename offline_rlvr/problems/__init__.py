@@ -15,7 +15,7 @@ from offline_rlvr.errors import ConfigError
 from offline_rlvr.records import Problem
 from offline_rlvr.settings import check_types
 
-__all__ = ["dedupe", "load", "load_sets", "names", "overlap"]
+__all__ = ["dedupe", "load", "load_sets", "names", "overlap", "set_names"]
 
 _NOT_SOURCES = {"rows"}
 
@@ -61,6 +61,11 @@ def load_sets(name: str, **params: Any) -> dict[str, list[Problem]]:
     from offline_rlvr.problems.sets import by_name
 
     return by_name(**params)
+
+
+def set_names(name: str, **params: Any) -> list[str]:
+    """The names of the sets that `load_sets` gives, without loading them."""
+    return list(params) if name == "sets" else [name]
 
 
 def dedupe(problems: Iterable[Problem]) -> tuple[list[Problem], int]:

@@ -8,6 +8,7 @@ from offline_rlvr.config import Config
 from offline_rlvr.config.study import Study
 from offline_rlvr.durable import make_folder, write_file
 from offline_rlvr.errors import ConfigError, DataError
+from offline_rlvr.problems import set_names
 from offline_rlvr.trainer.status import RunStatus
 
 
@@ -44,12 +45,15 @@ class StudyRun:
 
     @property
     def finished(self) -> bool:
-        """Trained to the end and, where that was asked for, evaluated there."""
+        """Trained to the end and evaluated there on every held-out set that is asked for."""
         status = self.status
         if status is None or status.state != "complete":
             return False
-        evaluated = {update for update, _, _ in status.accuracy}
-        return self.config.evaluation.problems is None or status.saved in evaluated
+        if self.config.evaluation.problems is None:
+            return True
+        sets = self.config.build("evaluation.problems", set_names)
+        evaluated = {name for update, name, _ in status.accuracy if update == status.saved}
+        return evaluated >= set(sets)
 
     def write_job(self) -> None:
         """Put the config where the command reads it.

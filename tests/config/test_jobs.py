@@ -42,6 +42,19 @@ def test_every_run_of_a_study_can_be_built(path):
         config.build("evaluation.problems", problems.load)
 
 
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.parent.name)
+def test_every_method_of_a_study_is_dry_run_on_the_committed_pool(path):
+    """Those of the built-in model; as if their groups were as large as the committed pool's."""
+    study = load_study(path)
+    if study.pool_job.model.name_or_path != "builtin":
+        return
+    for (_, seed), config in study.jobs.items():
+        if seed == study.seeds[0]:
+            pool = config.pool.model_copy(update={"probe_groups": 8, "group_size": 8})
+            lines = estimate(config.model_copy(update={"pool": pool}), TINY)
+            assert any(line.startswith("plan ") for line in lines)
+
+
 @pytest.mark.parametrize("path", LOCAL, ids=lambda path: path.name)
 def test_it_is_dry_run_on_the_committed_pool(path):
     """All but `paper/`: their pools need models and data sets of the hub."""

@@ -25,12 +25,14 @@ OTHER_SETTINGS = [
     ("ggpo_reward_only", {"beta": 0.7}),
     ("grpo", {"kl_coef": 0.0}),
     ("grpo", {"kl_coef": 1.0, "clip_low": 0.05, "clip_high": 0.6}),
+    ("grpo", {"advantage_shift": 0.7}),
     ("grpo_tis", {"kl_coef": 0.0, "tis_cap": 1.1}),
     ("proximal_kl", {"beta": 0.0}),
     ("proximal_kl", {"horizon": None, "cost_bound": None, "advantage": "leave_one_out"}),
     ("proximal_kl", {"importance": "sequence", "horizon": 2, "advantage": "standardized"}),
     ("proximal_kl", {"importance": "none", "reward_range": (-1, 1)}),
     ("proximal_kl", {"horizon": "adaptive", "adaptive_horizon": 2}),
+    ("proximal_kl", {"advantage_shift": -0.4}),
     ("topr", {"reward_range": (0, 1), "baseline": 0.5}),
 ]
 EVERY = [(name, {}) for name in names()] + OTHER_SETTINGS

@@ -52,6 +52,14 @@ def test_each_branch(ratios, value, alive):
     assert out.metrics["objective/clip_fraction"].mean == alive.count(False) / 2
 
 
+def test_a_shift_is_added_to_every_advantage():
+    _, gradient = run((1.1, 0.9), kl_coef=0.0, advantage_shift=0.5)
+    expected = [-(HIGH + 0.5) * 1.1 / 2, -(LOW + 0.5) * 0.9 / 2]
+    assert gradient == pytest.approx(expected, rel=1e-5)
+    _, gradient = run((1.3, 1.3), (0.3, 0.3), kl_coef=0.0, advantage_shift=0.5)
+    assert gradient == [0.0, 0.0]  # above the clip a positive shift is switched off
+
+
 def test_penalty_by_hand():
     out, gradient = run((1.0, 1.0), (0.3, 0.3), reference=0.5, kl_coef=0.1)
     assert out.loss.item() == pytest.approx(0.1 * (math.exp(0.5) - 0.5 - 1), abs=1e-14)

@@ -37,6 +37,16 @@ def test_window_includes_the_current_token_and_ends_with_the_response():
     assert c[1] == pytest.approx([1.5 * -0.5, 0, 0, 0], abs=1e-14)
 
 
+@pytest.mark.parametrize("advantage", ["centered", "standardized", "leave_one_out"])
+def test_a_shift_is_added_to_every_advantage(advantage):
+    (_, plain), (_, shifted) = (
+        run(beta=1.0, advantage=advantage, advantage_shift=by) for by in (0.0, 0.7)
+    )
+    weights = [2.0, 0.5, 1.0, 4.0]
+    expected = [c + 0.7 * w for c, w in zip(plain[0], weights, strict=True)]
+    assert shifted[0] == pytest.approx(expected, abs=1e-14)
+
+
 def test_full_tail():
     _, c = run(beta=2.0, horizon=None, cost_bound=None, importance="none")
     tails = [sum(COSTS[t:]) for t in range(4)]

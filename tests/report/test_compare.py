@@ -266,6 +266,32 @@ def test_runs_that_differ_in_their_seeds_are_one_method(made):
     }
 
 
+def test_methods_of_a_study_keep_its_names(made):
+    betas = {"warm": 1.0, "cold": 0.01}
+    paths = [
+        made(f"{name}-{seed}", train__seed=seed, objective__beta=beta)
+        for name, beta in betas.items()
+        for seed in (0, 7)
+    ]
+    assert {m.name for m in read_methods(paths)} == {"ggpo beta=1", "ggpo beta=0.01"}
+    jobs = paths[0].parent / "jobs"
+    jobs.mkdir()
+    for path in paths:
+        (jobs / f"{path.name}.yaml").touch()
+    loose = made("other", objective__beta=0.1)
+    methods = {m.name: m.settings for m in read_methods([*paths, loose])}
+    assert methods == {
+        "warm": {"objective.beta": 1.0},
+        "cold": {"objective.beta": 0.01},
+        "ggpo beta=0.1": {"objective.beta": 0.1},
+    }
+    made("study/warm-0", objective__beta=10.0)
+    (jobs.parent / "study/jobs").mkdir()
+    (jobs.parent / "study/jobs/warm-0.yaml").touch()
+    names = {m.name for m in read_methods([*paths, jobs.parent / "study/warm-0"])}
+    assert names == {"ggpo beta=1", "ggpo beta=0.01", "ggpo beta=10"}
+
+
 def test_what_cannot_be_compared_is_refused_by_name(made, tmp_path):
     first = made("first")
 

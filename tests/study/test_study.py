@@ -7,6 +7,7 @@ import pytest
 
 from offline_rlvr.config.study import load_study
 from offline_rlvr.errors import ConfigError, DataError
+from offline_rlvr.evaluation import evaluation_path
 from offline_rlvr.study.commands import Commands
 from offline_rlvr.study.runs import study_runs
 from offline_rlvr.trainer.status import RunStatus
@@ -61,6 +62,26 @@ def test_every_run_is_an_ordinary_one_and_a_finished_study_does_nothing(
     assert code == 0
     assert "4 of 4 runs are finished" in said
     assert before == {path: path.stat().st_mtime_ns for path in output.rglob("ledger.jsonl")}
+
+
+def test_a_run_is_finished_when_every_held_out_set_is_evaluated(command, study_file, tmp_path):
+    one = "{name: arithmetic, split: heldout, count: 3, seed: 1}"
+    sets = f"{{problems: {{name: sets, sums: {one}, more: {one}}}}}"
+    job = f"{{train: {{max_updates: 2}}, evaluation: {sets}}}"
+    file = study_file("methods: {pg: {objective: {name: pg}}}\n", "[0]", job)
+    output = tmp_path / "runs"
+    code, said = command("study", file, "--output", output)
+    assert code == 0, said
+    assert f"offline-rlvr compare {output} --output {output / 'compare'}" in said
+    (run,) = study_runs(load_study(file), output)
+    assert run.finished
+    last = evaluation_path(run.folder, "more", 2)
+    last.unlink()
+    assert not run.finished
+    code, said = command("study", file, "--output", output)
+    assert code == 0, said
+    assert last.is_file()
+    assert run.finished
 
 
 def test_a_stop_reaches_every_run_and_the_same_command_goes_on(

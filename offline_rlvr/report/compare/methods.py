@@ -39,6 +39,9 @@ NO_METHOD = (
     "train.probe_every",
     "train.micro_batch_tokens",
     "train.max_noise_floor",
+    "train.checkpoint_every",
+    "train.keep_checkpoints",
+    "evaluation.every",
 )
 
 Settings = dict[str, Any]
@@ -59,7 +62,8 @@ class Method:
     """Runs with the same settings apart from seeds.
 
     Attributes:
-        name: Its objective, and the settings that tell it from others with that objective.
+        name: What its study calls it; without a study its objective, and the settings that tell it
+            from others with that objective.
         settings: Those that differ between the compared methods.
         runs: Seed -> run.
     """
@@ -243,18 +247,34 @@ def _differences(ours: Settings, theirs: Settings) -> list[str]:
 
 def _named(groups: Sequence[dict[int, RunRecord]]) -> list[Method]:
     identities = [_identity(next(iter(runs.values()))) for runs in groups]
+    described = [_described(identity, identities) for identity in identities]
+    names = [_study_name(runs) or name for runs, name in zip(groups, described, strict=True)]
+    if len(set(names)) < len(names):  # of several studies, with one name for different things
+        names = described
     varying = _varying(identities)
-    methods = []
-    for identity, runs in zip(identities, groups, strict=True):
-        objective = str(identity.get("objective.name"))
-        same = [other for other in identities if other.get("objective.name") == objective]
-        parts = [objective] + [
-            f"{key.removeprefix('objective.')}={_value(identity.get(key))}"
-            for key in _varying(same)
-        ]
-        settings = {k: identity[k] for k in varying if k in identity and k != "objective.name"}
-        methods.append(Method(one_line(" ".join(parts)), settings, runs))
-    return methods
+    settings = [{k: i[k] for k in varying if k in i} for i in identities]
+    parts = zip(map(one_line, names), settings, groups, strict=True)
+    return [Method(*part) for part in parts]
+
+
+def _study_name(runs: Mapping[int, RunRecord]) -> str | None:
+    """Of the study that trained these runs: `OUTPUT/METHOD-SEED`, their jobs in `OUTPUT/jobs`."""
+    names = set()
+    for seed, run in runs.items():
+        path = run.path.resolve()
+        job = path.parent / "jobs" / f"{path.name}.yaml"
+        names.add(path.name.removesuffix(f"-{seed}") if job.is_file() else None)
+    return names.pop() if len(names) == 1 else None
+
+
+def _described(identity: Settings, all_of_them: Sequence[Settings]) -> str:
+    """The objective, and what tells it from the others with that objective."""
+    objective = str(identity.get("objective.name"))
+    same = [other for other in all_of_them if other.get("objective.name") == objective]
+    settings = [
+        f"{key.removeprefix('objective.')}={_value(identity.get(key))}" for key in _varying(same)
+    ]
+    return " ".join([objective, *settings])
 
 
 def _varying(identities: Sequence[Settings]) -> list[str]:

@@ -235,7 +235,8 @@ def drifted(field: Field) -> str:
     )
     floor = field.methods[0].last("drift/noise_floor")
     beside = f" (noise floor {number(floor)})" if floor is not None else ""
-    return f"Drift from the behavior policy at the end, nats per token{beside}: {each}."
+    rest = "" if len(named) == len(known) else "; the others in the table"
+    return f"Drift from the behavior policy at the end, nats per token{beside}: {each}{rest}."
 
 
 def best_of(field: Field, name: str) -> dict[str, int | None]:

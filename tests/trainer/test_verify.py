@@ -181,6 +181,18 @@ TAMPERED = {
         facts(lambda body: body["settings"].update({"train.learning_rate": 9})),
         "train.learning_rate",
     ),
+    "run.json: a plan that is none": (
+        facts(lambda body: body.update(plan=3)),
+        "run.json is damaged: plan is not an object",
+    ),
+    "run.json: updates that are no number": (
+        facts(lambda body: body["plan"].update(updates="3")),
+        "plan.updates is not int",
+    ),
+    "the plan missing": (
+        lambda run: (run / "plan.parquet").unlink(),
+        "plan.parquet is missing or not a file",
+    ),
     "config.yaml edited": (
         lambda run: (run / "config.yaml").write_text(
             (run / "config.yaml")
@@ -191,6 +203,12 @@ TAMPERED = {
     ),
     "the checkpoint's update": (state(applied=4), "state.json is of update 4"),
     "the checkpoint's ledger": (state(ledger="0" * 64), "updates 1 to 5"),
+    "a checkpoint without a ledger": (state(ledger=None), "does not say which ledger lines"),
+    "a checkpoint without anchors": (state(anchors=[]), "does not say which ledger lines"),
+    "no checkpoint": (
+        lambda run: shutil.rmtree(run / "checkpoints"),
+        "has no checkpoint yet",
+    ),
     "the checkpoint of another update": (older_state, "state.json is of update 4"),
     "weights changed": (
         checkpoint("model/model.safetensors", flip),

@@ -65,7 +65,7 @@ TESTS: dict[str, list[str]] = {
         f"{RESUME}::test_fewer_checkpoints_are_kept_when_told_after_the_end", STOPPED, ANCHORS],
     "trainer/checkpoints.py": ["tests/trainer/test_checkpoints.py", VERIFY, HOSTILE, LEFT, RESUME,
         RUN, STOPPED],
-    "trainer/evaluate.py": [f"{RESUME}::test_a_run_that_is_being_trained_cannot_be_evaluated",
+    "trainer/evaluate.py": [f"{RESUME}::test_a_run_that_cannot_be_evaluated_says_why",
         HOSTILE, "tests/cli/test_cli.py"],
     "trainer/folder.py": [VERIFY, FOLDERS, REFUSED_START, RESUME, HOSTILE],
     "trainer/follow.py": [FOLDERS],
@@ -96,7 +96,9 @@ TESTS: dict[str, list[str]] = {
         "tests/pool/test_pool_views.py"],
 }  # fmt: skip
 #: (file, what is taken away) -> why nothing is lost by it.
-EQUIVALENT: dict[tuple[str, str], str] = {}
+EQUIVALENT: dict[tuple[str, str], str] = {
+    ("pool/hub.py", "if commit is None"): "a hub names the commit of every revision",
+}
 LIMIT_S = 600
 #: In the copy of the repository: what the tests of the files as they are have built.
 POOL = Path("built/small pool é")

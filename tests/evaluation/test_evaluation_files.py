@@ -6,6 +6,7 @@ import sys
 
 import duckdb
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -158,6 +159,17 @@ def test_other_columns_are_refused(tmp_path):
     write_evaluation(path, evaluation([[1, 0]]))
     pq.write_table(pq.read_table(path).drop_columns(["lengths"]), path)
     with pytest.raises(DataError, match=r"expected .*'lengths'"):
+        read_evaluation(path)
+
+
+def test_problems_with_unequal_numbers_of_responses_are_refused(tmp_path):
+    path = tmp_path / "e.parquet"
+    write_evaluation(path, evaluation([[1, 0], [0, 0]]))
+    table = pq.read_table(path)
+    at, field = table.column_names.index("rewards"), table.schema.field("rewards")
+    rewards = pa.array([[1.0, 0.0], [0.0]], field.type)
+    pq.write_table(table.set_column(at, field, rewards), path)
+    with pytest.raises(DataError, match="problems differ in their number of responses"):
         read_evaluation(path)
 
 

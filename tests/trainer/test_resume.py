@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from offline_rlvr.config import load_config
 from offline_rlvr.errors import BusyError, ConfigError, DataError, IncompatibleError
 from offline_rlvr.evaluation import read_evaluations
-from offline_rlvr.lock import WriterLock
+from offline_rlvr.lock import WriterLock, writer_of
 from offline_rlvr.stream import read_rows
 from offline_rlvr.trainer import checkpoints
 from offline_rlvr.trainer.boundary import StopRequest
@@ -243,7 +243,7 @@ def test_fewer_updates_than_applied_train_nothing(small_job, small_pool, straigh
     train(job(small_job), small_pool, straight)
 
 
-def test_a_run_that_is_being_trained_cannot_be_evaluated(small_job, small_pool, tmp_path):
+def test_a_run_that_cannot_be_evaluated_says_why(small_job, small_pool, tmp_path):
     run = tmp_path / "run"
     train(load_config(small_job, [("train.max_updates", "1")]), small_pool, run)
     lock = WriterLock(run)
@@ -252,6 +252,13 @@ def test_a_run_that_is_being_trained_cannot_be_evaluated(small_job, small_pool, 
             evaluate_run(run)
     finally:
         lock.release()
+    shutil.rmtree(run / "checkpoints/update-000001")
+    with pytest.raises(DataError, match="has no checkpoint yet"):
+        evaluate_run(run)
+    assert writer_of(run) is None
+    train(job(small_job, ("train.max_updates", "1")), small_pool, tmp_path / "without")
+    with pytest.raises(ConfigError, match="names no held-out problems"):
+        evaluate_run(tmp_path / "without")
 
 
 @pytest.mark.parametrize("text", ['{"plan": 3}', "[]", "{", '{"plan": {}, "pool": {}}'])

@@ -92,6 +92,7 @@ TESTS: dict[str, list[str]] = {
     "pool/opening.py": [WRITER, DAMAGE, REPAIR, "tests/pool/test_pool_build.py", CRASH],
     "pool/repair.py": [REPAIR, CRASH],
     "pool/snapshot.py": [DAMAGE, DATA, "tests/faults/test_hostile_files.py", REPAIR, WRITER],
+    "pool/timing.py": ["tests/publish/test_publish.py::test_times_of_a_pool"],
     "pool/writer.py": [WRITER, DAMAGE, CRASH, "tests/pool/test_pool_living.py",
         "tests/pool/test_pool_views.py"],
 }  # fmt: skip

@@ -416,7 +416,10 @@ def test_malformed_commit(pool_path, change, message):
     ("change", "message"),
     [
         (lambda body: body.update(extra=1), "must hold schema_version and identity, and nothing"),
-        (lambda body: body.update(identity=[]), "must hold schema_version and identity, and nothing"),
+        (
+            lambda body: body.update(identity=[]),
+            "must hold schema_version and identity, and nothing",
+        ),
         (lambda body: body.update(schema_version=0), "schema_version 0 is unknown"),
         (lambda body: body["identity"].update(group_size=1), "group_size is 1; it must be an int"),
     ],

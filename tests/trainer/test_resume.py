@@ -112,11 +112,10 @@ def test_a_polite_signal_ends_at_an_update_boundary(start_training, tmp_path, nu
 
 def test_a_second_ctrl_c_stops_at_once():
     with StopRequest().listening() as stop:
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
         assert stop.signal == signal.SIGINT
         with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(1)
+            signal.raise_signal(signal.SIGINT)
 
 
 def test_what_killed_writers_left_is_removed(small_job, small_pool, tmp_path):

@@ -1,5 +1,6 @@
 """`run verify` fails on every way in which files of a run no longer fit each other."""
 
+import hashlib
 import json
 import shutil
 
@@ -264,4 +265,18 @@ def test_work_that_no_checkpoint_holds_yet_is_no_fault(stopped, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(stopped, run)
     shutil.rmtree(run / NEWEST)
+    assert "the weights of update 4 of" in verify_run(run)
+
+
+def test_a_checkpoint_that_is_replaced_meanwhile_is_no_fault(stopped, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    shutil.copytree(stopped, run)
+    digest = hashlib.file_digest
+
+    def replaced(file, name):
+        monkeypatch.undo()
+        shutil.rmtree(run / NEWEST)
+        return digest(file, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", replaced)
     assert "the weights of update 4 of" in verify_run(run)

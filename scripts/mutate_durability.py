@@ -39,8 +39,6 @@ CALLS = {
     "_refuse_linked_folders", "_check_residues", "copyfile",
 }  # fmt: skip
 CRASH, FAULTS = "tests/pool/test_pool_crash.py", "tests/faults/test_train_faults.py"
-EVERY = "test_power_cut_before_every_call_that_touches_the_disk"
-KILL = "test_sigkill_before_every_call_that_touches_the_disk"
 VERIFY, RESUME = "tests/trainer/test_verify.py", "tests/trainer/test_resume.py"
 STOPPED, RUN = "tests/trainer/test_resume_equivalence.py", "tests/trainer/test_run.py"
 ANCHORS, RANKS = "tests/trainer/test_anchors.py", "tests/trainer/test_ranks.py"
@@ -48,6 +46,7 @@ FOLDERS, HOSTILE = "tests/faults/test_run_folders.py", "tests/faults/test_hostil
 DAMAGE, REPAIR = "tests/pool/test_pool_damage.py", "tests/pool/test_pool_repair.py"
 WRITER, DATA = "tests/pool/test_pool_writer.py", "tests/faults/test_data_faults.py"
 LEFT = f"{RESUME}::test_what_killed_writers_left_is_removed"
+LONGER = f"{RESUME}::test_more_updates_inside_an_anchor_window_are_refused_before_any_work"
 FEWER = f"{RESUME}::test_fewer_checkpoints_are_kept_when_told_after_the_end"
 REFUSED_START = f"{RESUME}::test_a_start_that_was_refused_leaves_nothing_to_the_next"
 NOT_FINITE = f"{FAULTS}::test_an_update_that_is_not_finite_takes_no_step"
@@ -67,15 +66,13 @@ TESTS: dict[str, list[str]] = {
     "stream/ledger.py": ["tests/stream", VERIFY],
     "stream/plan.py": ["tests/stream", VERIFY],
     "trainer/accumulate.py": [NOT_FINITE, "tests/trainer/test_accumulate.py"],
-    "trainer/anchors.py": [VERIFY, FEWER,
-        f"{RESUME}::test_more_updates_inside_an_anchor_window_are_refused_before_any_work", STOPPED],
+    "trainer/anchors.py": [VERIFY, FEWER, LONGER, STOPPED],
     "trainer/boundary.py": [f"{RESUME}::test_a_second_ctrl_c_stops_at_once", RUN, FEWER, STOPPED],
     "trainer/checkpoints.py": ["tests/trainer/test_checkpoints.py", VERIFY, LEFT, *SHAPES, FEWER,
         f"{RESUME}::test_a_damaged_checkpoint_is_moved_aside_and_the_one_before_it_used",
         f"{RESUME}::test_when_every_checkpoint_is_bad_a_person_decides", STOPPED],
     "trainer/evaluate.py": [f"{RESUME}::test_a_run_that_cannot_be_evaluated_says_why"],
-    "trainer/folder.py": [VERIFY, FOLDERS, REFUSED_START,
-        f"{RESUME}::test_more_updates_inside_an_anchor_window_are_refused_before_any_work",
+    "trainer/folder.py": [VERIFY, FOLDERS, REFUSED_START, LONGER,
         f"{RESUME}::test_another_config_is_refused_and_names_what_differs"],
     "trainer/follow.py": [FOLDERS],
     "trainer/initial_scores.py": [ANCHORS],

@@ -198,11 +198,10 @@ def noticed_by(tests: list[str], limit_s: float = LIMIT_S) -> str | None:
     if status == 0:
         return None
     failed = [line for line in log.read_text().splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return (
-        failed[0].partition(" ")[2].partition(" - ")[0].rpartition("/")[2]
-        if failed
-        else "nothing could be run"
-    )
+    if not failed:
+        return "nothing could be run"
+    file, _, test = failed[0].partition(" ")[2].partition(" - ")[0].partition("::")
+    return f"{Path(file).name}::{test}"
 
 
 def copy_repository(folder: Path) -> None:

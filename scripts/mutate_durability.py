@@ -12,6 +12,8 @@ reason is known (`EQUIVALENT`).
 
 import argparse
 import ast
+import contextlib
+import importlib
 import os
 import shutil
 import signal
@@ -57,7 +59,8 @@ SHAPES = [
     f"{HOSTILE}::test_json_of_another_shape",
 ]
 TORN, TWO = f"{FAULTS}::test_a_torn_last_line", f"{FAULTS}::test_two_trainings"
-BUILD = "tests/pool/test_pool_build.py::test_typed_again_it_adds_nothing"
+BASICS = [f"{RESUME}::test_a_second_ctrl_c_stops_at_once",
+    "tests/pool/test_pool_build.py::test_typed_again_it_adds_nothing"]  # fmt: skip
 #: The tests of each file, those that notice most and quick ones first.
 TESTS: dict[str, list[str]] = {
     "durable.py": ["tests/test_durable.py", "tests/stream", CRASH],
@@ -109,6 +112,8 @@ EQUIVALENT: dict[tuple[str, str], str] = {
 LIMIT_S = 600
 #: In the copy of the repository: what the tests of the files as they are have built.
 POOL = Path("built/small pool é")
+#: There, too: the names of all modules that they have imported.
+LIBRARIES = Path("libraries")
 
 
 class Mutant(NamedTuple):
@@ -183,7 +188,9 @@ def noticed_by(tests: list[str], limit_s: float = LIMIT_S) -> str | None:
             imported = "ignore::pytest.PytestAssertRewriteWarning"
             arguments = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-W", imported]
             arguments += ["--basetemp", "t"]
-            os._exit(int(pytest.main([*arguments, *tests], [BuiltOnce()])))
+            status = int(pytest.main([*arguments, *tests], [BuiltOnce()]))
+            LIBRARIES.write_text("\n".join(filter(_is_library, sys.modules)))
+            os._exit(status)
         except BaseException:  # noqa: BLE001 - a fork reports by its exit status
             traceback.print_exc()
             os._exit(9)
@@ -204,6 +211,10 @@ def noticed_by(tests: list[str], limit_s: float = LIMIT_S) -> str | None:
     return f"{Path(file).name}::{test}"
 
 
+def _is_library(name: str) -> bool:
+    return "site-packages" in (getattr(sys.modules[name], "__file__", None) or "")
+
+
 def copy_repository(folder: Path) -> None:
     """Go to a copy of what the tests need, which Python imports from here on."""
     for part in ("offline_rlvr", "tests", "pools", "configs"):
@@ -217,12 +228,15 @@ def copy_repository(folder: Path) -> None:
 
 
 def check_tests(tests: list[str]) -> None:
-    """Without a change all tests pass; keep the pool that they build."""
+    """Without a change all tests pass; keep the pool that they build, import what they import."""
     if failed := noticed_by(list(dict.fromkeys(tests)), limit_s=3600):
         print(Path("log").read_text()[-3000:], file=sys.stderr)
         sys.exit(f"{failed} fails without any change")
     for pool in Path("t/pools0").glob("*"):
         shutil.copytree(pool, POOL)
+    for name in LIBRARIES.read_text().split():  # paid for once
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
 
 
 def main() -> None:
@@ -239,15 +253,10 @@ def main() -> None:
         for mutant in found:
             print(f"{mutant.file}:{mutant.line}: {mutant.name}")
         return
-    import lightning.pytorch  # noqa: F401 - paid for once
-    import math_verify  # noqa: F401
-    import peft  # noqa: F401
-    import transformers  # noqa: F401
-
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         copy_repository(Path(folder))
-        check_tests([BUILD] if args.unchecked else [t for file in files for t in TESTS[file]])
+        check_tests(BASICS if args.unchecked else [t for file in files for t in TESTS[file]])
         print("| file | taken away | noticed by |\n|---|---|---|", flush=True)
         for mutant in found:
             path = Path("offline_rlvr", mutant.file)

@@ -121,7 +121,7 @@ def test_a_second_ctrl_c_stops_at_once():
 def test_what_killed_writers_left_is_removed(small_job, small_pool, tmp_path):
     run = tmp_path / "run"
     train(job(small_job, ("train.max_updates", "3")), small_pool, run)
-    left = ["checkpoints/.tmp-update-000004/model/x", "responses/.tmp-x", "evaluations/.tmp-x"]
+    left = ["checkpoints/.tmp-update-000001/model/x", "responses/.tmp-x", "evaluations/.tmp-x"]
     for name in left:
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).touch()
@@ -251,6 +251,9 @@ def test_a_run_that_cannot_be_evaluated_says_why(small_job, small_pool, tmp_path
             evaluate_run(run)
     finally:
         lock.release()
+    shutil.rmtree(run / "evaluations")
+    files = evaluate_run(run)
+    assert sorted(files) == sorted((run / "evaluations").iterdir())
     shutil.rmtree(run / "checkpoints/update-000001")
     with pytest.raises(DataError, match="has no checkpoint yet"):
         evaluate_run(run)

@@ -190,6 +190,7 @@ TAMPERED = {
         facts(lambda body: body["plan"].update(updates="3")),
         "plan.updates is not int",
     ),
+    "run.json missing": (lambda run: (run / "run.json").unlink(), "is not a run"),
     "the plan missing": (
         lambda run: (run / "plan.parquet").unlink(),
         "plan.parquet is missing or not a file",

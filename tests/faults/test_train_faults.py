@@ -34,12 +34,12 @@ LAST = "checkpoints/update-000006"
 ALL = pytest.param(1, marks=pytest.mark.soak)
 
 
-@pytest.mark.parametrize("step", [17, ALL])
+@pytest.mark.parametrize("step", [29, ALL])
 def test_sigkill_before_every_call_that_touches_the_disk(drive, tmp_path, step):
     assert drive("training", "kill", tmp_path, step)["calls"] > 150
 
 
-@pytest.mark.parametrize("step", [9, ALL])
+@pytest.mark.parametrize("step", [17, ALL])
 def test_power_cut_before_every_call_that_touches_the_disk(drive, tmp_path, step):
     assert drive("training", "image", tmp_path, step)["images"] > 100
 

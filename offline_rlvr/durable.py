@@ -62,7 +62,7 @@ def write_file(path: Path, data: bytes | memoryview, *, replace: bool = False) -
         try:
             _write_synced(temporary, memoryview(data), os.O_TRUNC)
             _install(temporary, path, replace)
-        except OSError:
+        except BaseException:
             temporary.unlink(missing_ok=True)
             raise
 

@@ -5,6 +5,7 @@ import os
 import socket
 from pathlib import Path
 
+import psutil
 from filelock import FileLock, Timeout
 
 from offline_rlvr.durable import writing
@@ -13,6 +14,8 @@ from offline_rlvr.errors import BusyError
 LOCK_NAME = ".lock"
 #: Beside the lock, because some versions of the lock library empty the lock file itself.
 OWNER_NAME = ".lock-owner.json"
+#: Clocks of processes and of files may differ by so much.
+CLOCK_S = 2.0
 
 
 class WriterLock:
@@ -61,23 +64,28 @@ def writer_of(folder: Path) -> str | None:
 
     On another host nothing can be known of a process, so the last writer there counts as at work.
     """
-    owner = _owner_of(folder / OWNER_NAME)
+    path = folder / OWNER_NAME
+    owner = _owner_of(path)
     if owner is None:
         return None
     pid, host = owner
     if host == socket.gethostname():
         try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return None
-        except PermissionError:
+            # A process that is younger than the file is another program under a used number.
+            if psutil.Process(pid).create_time() > path.stat().st_mtime + CLOCK_S:
+                return None
+        except psutil.AccessDenied:
             pass  # it lives, under another user
+        except (psutil.NoSuchProcess, ValueError, OSError):
+            return None
     return f"process {pid} on host {host}"
 
 
 def _owner_of(path: Path) -> tuple[int, str] | None:
+    if not path.is_file():  # reading a pipe would never end
+        return None
     try:
         owner = json.loads(path.read_text(encoding="utf-8"))
         return int(owner["pid"]), str(owner["host"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None

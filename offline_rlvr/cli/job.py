@@ -82,8 +82,10 @@ def train(
     from offline_rlvr.trainer.profile import UpdateProfile
     from offline_rlvr.trainer.run import train as train_run
 
-    callbacks = [] if profile is None else [UpdateProfile(profile, run)]
-    train_run(settings, pool, run, callbacks=callbacks)
+    profiles = [] if profile is None else [UpdateProfile(profile, run)]
+    train_run(settings, pool, run, callbacks=profiles)
+    for measured in profiles:
+        measured.say_if_none()
     print(f"run: {run}  (next: offline-rlvr report {shlex.quote(str(run))})")
 
 

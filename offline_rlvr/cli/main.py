@@ -17,6 +17,9 @@ from offline_rlvr.cli.lab import lab
 from offline_rlvr.cli.study import study
 from offline_rlvr.errors import Interrupted, OfflineRlvrError, ResourceError
 
+#: As a shell reports a program that SIGPIPE has ended.
+NO_READER = 128 + signal.SIGPIPE
+
 app = App(
     name="offline-rlvr",
     version=__version__,
@@ -25,7 +28,7 @@ app = App(
     "train on it exactly once, study the drift.",
     help_epilogue="Exit codes: 0 ok, 1 bug, 2 usage or config, 3 invalid data, "
     "4 incompatible model or pool, 5 resource, 6 quality gate, 7 busy, "
-    "75 interrupted (the same command continues).",
+    "75 interrupted (the same command continues), 141 nobody reads the output.",
 )
 app.command(job.quickstart)
 app.command(pool.app)
@@ -60,9 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
         )
     except BrokenPipeError:
-        # The reader of our output went away (`| head`): not an error of ours, and nobody is left to
-        # tell.
+        # The reader of our output went away (`| head`), and nobody is left to tell.
         _drop_output()
+        sys.exit(NO_READER)
     except OSError as error:
         if error.errno != errno.ENOSPC or error.filename is not None:
             raise

@@ -107,4 +107,15 @@ def read_evaluations(run_dir: Path) -> list[Evaluation]:
     found = sorted((run_dir / "evaluations").glob("*.parquet"))
     # What a killed write left is no evaluation, and reading a pipe would never end.
     paths = [path for path in found if path.is_file() and not path.name.startswith(TMP_PREFIX)]
-    return sorted((read_evaluation(path) for path in paths), key=lambda e: (e.name, e.update))
+    there = [found for path in paths if (found := _read_unless_gone(path)) is not None]
+    return sorted(there, key=lambda e: (e.name, e.update))
+
+
+def _read_unless_gone(path: Path) -> Evaluation | None:
+    """None where a training that goes on from an earlier checkpoint has just removed the file."""
+    try:
+        return read_evaluation(path)
+    except DataError:
+        if path.exists():
+            raise
+        return None

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from offline_rlvr.durable import write_file
 from offline_rlvr.errors import DataError
 
 FILE_NAME = "timing.jsonl"
@@ -28,21 +29,23 @@ class Timing:
 
 
 def add_timing(pool: Path, timing: Timing) -> None:
-    """Append one chunk of a build."""
-    with (pool / FILE_NAME).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(timing)) + "\n")
+    """Add one chunk of a build."""
+    path = pool / FILE_NAME
+    before = path.read_bytes() if path.exists() else b""
+    line = json.dumps(asdict(timing)) + "\n"
+    write_file(path, before + line.encode(), replace=True)
 
 
 def read_timing(pools: Iterable[Path]) -> Timing:
     """The sum over pools; zero for those that were imported or built without a record.
 
     Raises:
-        DataError: A damaged line that is not the last one, which a crash may have torn.
+        DataError: A damaged line.
     """
     total = Timing()
     for pool in pools:
         path = pool / FILE_NAME
-        lines = path.read_text("utf-8").split("\n")[:-1] if path.exists() else []
+        lines = path.read_text("utf-8").splitlines() if path.exists() else []
         for number, line in enumerate(lines, start=1):
             try:
                 total += Timing(**json.loads(line))

@@ -84,8 +84,7 @@ class UpdateCheckpointIO(CheckpointIO):
         self, path: Any, map_location: Any | None = None, weights_only: bool | None = True
     ) -> dict[str, Any]:
         """What Lightning restores; the weights are read by the module from `path/model`."""
-        folder = Path(path)
-        verify(folder)
+        folder = Path(path)  # verified when it was chosen, see `newest`
         path = folder / "optimizer.pt"
         try:
             tensors = torch.load(path, map_location=map_location, weights_only=True)

@@ -7,8 +7,8 @@ kept in the user's cache (a pool may be read-only, and holds only what a commit 
     $OFFLINE_RLVR_CACHE, or $XDG_CACHE_HOME/offline_rlvr, or ~/.cache/offline_rlvr
         initial-scores/KEY.table      32 bytes of sha256, then a safetensors file
 
-The folder may be deleted at any time. A damaged table is reported, removed and scored again; one
-that cannot be kept is reported. Writers make files of their own and rename them, so any number of
+The folder may be deleted at any time. A damaged table is reported and scored again; one that cannot
+be kept is reported. Writers make files of their own and rename them, so any number of
 runs may share the folder.
 """
 
@@ -129,7 +129,6 @@ class InitialScores:
         digest, data = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
         if hashlib.sha256(data).digest() != digest:
             self.say(f"{path} is damaged and is made again")
-            path.unlink(missing_ok=True)
             return None
         self.say(f"log-probs of the initial policy: reused from {path}")
         with contextlib.suppress(OSError):  # read-only: then nothing is removed either

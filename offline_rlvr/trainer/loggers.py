@@ -21,7 +21,7 @@ from lightning.pytorch.loggers import Logger
 from offline_rlvr.config import Config
 from offline_rlvr.dotted import leaves
 from offline_rlvr.durable import file_sha256, write_file
-from offline_rlvr.errors import ConfigError, ResourceError
+from offline_rlvr.errors import ConfigError, DataError, ResourceError
 from offline_rlvr.evaluation import Evaluation, read_evaluations
 from offline_rlvr.stream import read_rows
 from offline_rlvr.trainer.trackio_logger import TrackioLogger
@@ -116,14 +116,15 @@ class Curves:
 
         Raises:
             ConfigError: A setting that the logger does not take.
+            DataError: `loggers.json` is damaged.
             ResourceError: Its package is not installed.
         """
         if others is not None or config.logger is None:
             return cls(others or ())
         name = config.logger.name
         is_service = _is_service(name, config.logger.params)
-        states = _read_states(run)
-        state = states.get(name) if is_service else None
+        states = _read_states(run) if is_service else {}
+        state = states.get(name)
         if not is_service:
             _remove_files(run / name)
         known = {ID_PARAMETER[name]: state["id"]} if state else {}
@@ -207,7 +208,25 @@ def _remove_files(folder: Path) -> None:
 
 def _read_states(run: Path) -> dict[str, Any]:
     path = run / STATE_FILE
-    return json.loads(path.read_text()) if path.exists() else {}
+    if not path.exists():
+        return {}
+    try:
+        if not path.is_file():  # reading a pipe would never end
+            raise TypeError("it is not a file")
+        states = json.loads(path.read_bytes())
+        return {
+            name: {
+                "id": state["id"],
+                "reached": {curve: int(update) for curve, update in state["reached"].items()},
+            }
+            for name, state in states.items()
+        }
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(
+            f"{path} is damaged: {error}",
+            hint="restore it from a copy, or remove it: the service is then given the whole run "
+            "once more",
+        ) from error
 
 
 @rank_zero_only

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from offline_rlvr.durable import write_file
 from offline_rlvr.errors import ConfigError
 from offline_rlvr.trainer.module import OfflineModule
-from offline_rlvr.trainer.phases import MEANING
+from offline_rlvr.trainer.phases import MEANING, Usage
 
 #: Updates before the first measured one: it loads kernels, and makes the optimizer's state.
 WARM_UP = 1
@@ -42,6 +42,7 @@ class UpdateProfile(pl.Callback):
         self._started = 0.0
         self._tokens = 0
         self._passes = 0
+        self._written = False
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int
@@ -68,19 +69,21 @@ class UpdateProfile(pl.Callback):
         """The run had fewer updates than were asked for."""
         if pl_module.phases.on:
             self._write(pl_module, self._seen - WARM_UP)
-        elif self._seen <= WARM_UP:
-            print(
-                f"no profile: {self._seen} updates were left, and the first one is warm-up",
-                flush=True,
-            )
+
+    def say_if_none(self) -> None:
+        """Say so when the training had no update to measure."""
+        if not self._written:
+            print(f"no profile: {self._seen} updates were left, and the first one is warm-up")
 
     def _write(self, module: OfflineModule, measured: int) -> None:
-        seconds = (time.perf_counter() - self._started) / measured
-        module.phases.on = False
+        evaluating = module.phases.usage.pop("evaluation", Usage()).seconds
+        seconds = (time.perf_counter() - self._started - evaluating) / measured
+        module.phases.on, self._written = False, True
         facts = {
             "updates": [module.applied - measured + 1, module.applied],
             "device": str(module.phases.device),
             "seconds_per_update": seconds,
+            "evaluation_seconds": evaluating,
             "tokens_per_update": self._tokens / measured,
             "micro_batches_per_update": self._passes / measured,
             "micro_batch_tokens": module.accumulator.token_budget,
@@ -141,6 +144,7 @@ def _words(facts: dict[str, Any]) -> str:
         f"| rest | {rest:.4f} | {rest / total:.1%} | | {REST} |",
         "",
         _memory_words(rows, facts),
+        f"Evaluations in between, not counted above: {facts['evaluation_seconds']:.3g} s.",
         "",
     ]
     return "\n".join(lines)

@@ -63,15 +63,16 @@ class RunStatus:
         config = load_config(path / "config.yaml")
         planned = run.facts["plan"]["updates"]
         asked = min(planned, config.train.max_updates or planned)
+        # In the other order than a training writes them: what is read later is never behind.
+        writer = writer_of(path)
+        saved = max((int(p.name[-6:]) for p in checkpoints_of(run.checkpoints)), default=0)
         ledger = list(read_rows(path / "ledger.jsonl"))
         applied = ledger[-1]["update"] if ledger else 0
-        saved = max((int(p.name[-6:]) for p in checkpoints_of(run.checkpoints)), default=0)
         last: Mapping[str, Any] = {}
         for row in read_rows(path / "metrics.jsonl"):
             last = row
         decisions = tuple((row["update"], d) for row in ledger for d in decisions_of(row))
         ended = stopped_after(ledger[-1], config.train.stop_when) if ledger else None
-        writer = writer_of(path)
         state: State = "new" if not ledger else "stopped"
         if writer is not None:
             state = "running"

@@ -43,10 +43,20 @@ def verify_run(path: Path) -> str:
         DataError: What does not fit.
     """
     run = RunFolder.open(path)
+    folders = checkpoints_of(run.checkpoints)
+    try:
+        return _prove(run, folders)
+    except DataError:
+        if not folders or folders[-1].exists():
+            raise
+    return verify_run(path)  # a training has put a newer one in its place meanwhile
+
+
+def _prove(run: RunFolder, folders: list[Path]) -> str:
+    path = run.path
     _check_settings(run)
     plan = Plan.load(path / "plan.parquet")
     _check_plan(run, plan)
-    folders = checkpoints_of(run.checkpoints)
     if not folders:
         raise DataError(
             f"{path} has no checkpoint yet", hint="train until the first one is written"

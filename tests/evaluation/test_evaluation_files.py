@@ -6,6 +6,7 @@ import sys
 
 import duckdb
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -103,6 +104,21 @@ def test_all_of_a_run_in_order(tmp_path):
     assert found == [("a", 2), ("a", 10), ("b", 0)]
 
 
+def test_a_file_that_is_removed_while_a_run_is_read_is_left_out(tmp_path, monkeypatch):
+    for update in (0, 2):
+        path = evaluation_path(tmp_path, "sums", update)
+        write_evaluation(path, evaluation([[1, 0]], update=update))
+    read = pq.read_table
+
+    def removed_before(path, **options):
+        if path.name.endswith("2.parquet"):
+            path.unlink()
+        return read(path, **options)
+
+    monkeypatch.setattr(pq, "read_table", removed_before)
+    assert [found.update for found in read_evaluations(tmp_path)] == [0]
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "e.parquet"
     write_evaluation(path, evaluation([[1, 1]]))
@@ -158,6 +174,17 @@ def test_other_columns_are_refused(tmp_path):
     write_evaluation(path, evaluation([[1, 0]]))
     pq.write_table(pq.read_table(path).drop_columns(["lengths"]), path)
     with pytest.raises(DataError, match=r"expected .*'lengths'"):
+        read_evaluation(path)
+
+
+def test_problems_with_unequal_numbers_of_responses_are_refused(tmp_path):
+    path = tmp_path / "e.parquet"
+    write_evaluation(path, evaluation([[1, 0], [0, 0]]))
+    table = pq.read_table(path)
+    at, field = table.column_names.index("rewards"), table.schema.field("rewards")
+    rewards = pa.array([[1.0, 0.0], [0.0]], field.type)
+    pq.write_table(table.set_column(at, field, rewards), path)
+    with pytest.raises(DataError, match="problems differ in their number of responses"):
         read_evaluation(path)
 
 

@@ -186,6 +186,7 @@ def fails_for(name, part, code):
         ("fsync", "commits/", errno.EIO),
         ("link", "commits/", errno.ENOSPC),
         ("mkdir", "grades", errno.ENOSPC),
+        ("write", "timing.jsonl", errno.ENOSPC),
     ],
 )
 def test_a_disk_that_refuses(build, pool, monkeypatch, small_pool, name, part, code):

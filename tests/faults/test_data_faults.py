@@ -8,7 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from safetensors.torch import load_file, save_file
 
+from offline_rlvr.generation.pretrained import folder_of
 from offline_rlvr.pool import Pool
 
 PART = "samples/part-00000001.parquet"
@@ -186,6 +188,44 @@ def test_a_damaged_last_line_of_the_problems(cli, small_job, tmp_path, line):
     code, output = cli("pool", "build", small_job, "-o", pool, "--problems", source)
     assert (code, f"{problems}, line 2" in output) == (3, True), output
     assert not pool.exists()
+
+
+def another_revision(model):
+    tensors = load_file(model / "model.safetensors")
+    next(iter(tensors.values())).flatten()[0] += 1e-6
+    save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
+
+
+def two_ids_swapped(model):
+    facts = json.loads((model / "tokenizer.json").read_text())
+    vocabulary = facts["model"]["vocab"]
+    one, two = list(vocabulary)[-2:]
+    vocabulary[one], vocabulary[two] = vocabulary[two], vocabulary[one]
+    (model / "tokenizer.json").write_text(json.dumps(facts))
+
+
+def another_template(model):
+    with (model / "chat_template.jinja").open("a") as file:
+        file.write("!")
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (another_revision, "weights"),
+        (two_ids_swapped, "tokenizer"),
+        (another_template, "chat_template"),
+    ],
+)
+def test_another_model_than_the_pool_s(cli, small_job, small_pool, tmp_path, change, part):
+    model, run = tmp_path / "model", tmp_path / "run"
+    shutil.copytree(folder_of("builtin"), model)
+    change(model)
+    arguments = ["train", small_job, "--pool", small_pool, "--run", run]
+    code, output = cli(*arguments, "--model.name_or_path", model)
+    assert (code, "Traceback" in output) == (4, False), output
+    assert output.splitlines()[0].endswith(f"differs in: {part}"), output
+    assert not run.exists()
 
 
 def test_in_a_process_of_its_own(command, own_pool, small_job, tmp_path):

@@ -7,7 +7,6 @@ import pytest
 
 from offline_rlvr.config import load_config
 from offline_rlvr.errors import DataError, IncompatibleError
-from offline_rlvr.lock import WriterLock
 from offline_rlvr.trainer.follow import follow
 from offline_rlvr.trainer.ranks import Ranks
 from offline_rlvr.trainer.run import train
@@ -48,14 +47,6 @@ def test_without_run_json_no_checkpoint_is_continued(run, small_job, small_pool)
     shutil.rmtree(run / "responses")
     with pytest.raises(DataError, match=r"no run\.json"):
         train(job(small_job, "3"), small_pool, run)
-
-
-def test_a_link_in_place_of_the_lock_owner_is_not_followed(tmp_path):
-    other = tmp_path / "other"
-    other.write_text("mine")
-    (tmp_path / ".lock-owner.json").symlink_to(other)
-    WriterLock(tmp_path).release()
-    assert other.read_text() == "mine"
 
 
 def test_files_of_other_names_do_no_harm(run, small_job, small_pool):

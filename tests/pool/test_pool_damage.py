@@ -412,6 +412,27 @@ def test_malformed_commit(pool_path, change, message):
     assert "00000001.json" in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda body: body.update(extra=1), "must hold schema_version and identity, and nothing"),
+        (
+            lambda body: body.update(identity=[]),
+            "must hold schema_version and identity, and nothing",
+        ),
+        (lambda body: body.update(schema_version=0), "schema_version 0 is unknown"),
+        (lambda body: body["identity"].update(group_size=1), "group_size is 1; it must be an int"),
+    ],
+)
+def test_malformed_identity(pool_path, change, message):
+    body = json.loads((pool_path / "pool.json").read_text())
+    del body["checksum"]
+    change(body)
+    (pool_path / "pool.json").write_bytes(seal(body))
+    with pytest.raises(DataError, match=message):
+        Pool.open(pool_path)
+
+
 @pytest.mark.parametrize("text", ["", "[]", "[" * 100_000, '{"a": NaN}', '{"a": 1' + "0" * 9999])
 def test_json_that_is_not_ours(pool_path, text):
     for name in ("pool.json", "commits/00000002.json"):
@@ -437,6 +458,8 @@ def test_paths_that_hold_no_pool(tmp_path, pool_path, identity):
             Pool.open(path)
     with pytest.raises(ConfigError, match="no grades of verifier 'x'"):
         Pool.open(pool_path, "x")
+    with pytest.raises(ConfigError, match="allowed: 'size', 'hash'"):
+        Pool.open(pool_path, check="quick")
     with pytest.raises(ConfigError, match="neither a pool nor empty"):
         PoolWriter.create_or_open(pool_path.parent, identity())
     (tmp_path / "file").write_text("")

@@ -108,6 +108,8 @@ def test_repeated_groups(writer, group):
 def test_verifier_id_that_cannot_name_a_folder(writer, group, verifier_id):
     with pytest.raises(DataError, match="verifier id"):
         writer.append([group(0)], verifier_id)
+    with pytest.raises(DataError, match="verifier id"):
+        writer.append_grades(verifier_id, {0: []})
 
 
 def test_bad_drops_and_cursor(writer, group):
@@ -172,8 +174,14 @@ def test_unusable_identity(tmp_path, identity, changes):
 def test_closed_writer(writer, group):
     writer.close()
     writer.close()
-    with pytest.raises(ConfigError, match="closed"):
-        writer.append([group(0)], "exact-1")
+    for work in (
+        lambda: writer.append([group(0)], "exact-1"),
+        lambda: writer.append_grades("exact-1", {0: []}),
+        lambda: writer.use_grades("exact-1"),
+        writer.finish,
+    ):
+        with pytest.raises(ConfigError, match="closed"):
+            work()
 
 
 def test_names_left_unsynced_by_a_kill_are_synced_before_the_next_commit(

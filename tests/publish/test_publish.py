@@ -14,7 +14,7 @@ from offline_rlvr.config import load_config
 from offline_rlvr.errors import BusyError, ConfigError, DataError, ResourceError
 from offline_rlvr.evaluation import best_update, read_evaluations
 from offline_rlvr.lock import WriterLock
-from offline_rlvr.pool.timing import FILE_NAME, Timing, read_timing
+from offline_rlvr.pool.timing import FILE_NAME, Timing, add_timing, read_timing
 from offline_rlvr.publish.card import render
 from offline_rlvr.publish.cost import RunCost, format_costs
 from offline_rlvr.publish.export import export
@@ -176,11 +176,14 @@ def test_the_cost_of_a_pool_is_shared_by_its_runs(finished, small_pool, tmp_path
     assert len(two) == 1 + 1 + 2
 
 
-def test_a_pool_without_times(own_pool):
-    (own_pool / FILE_NAME).write_text('{"groups": 2, "tokens": 30, "seconds": 1.5}\n{"gro')
-    assert read_timing([own_pool]) == Timing(2, 30, 1.5)
-    (own_pool / FILE_NAME).write_text('{"groups": 2}\n{"torn\n')
-    with pytest.raises(DataError, match=r"timing.jsonl:2"):
+def test_times_of_a_pool(own_pool):
+    (own_pool / FILE_NAME).unlink()
+    for _ in range(2):
+        add_timing(own_pool, Timing(2, 30, 1.5))
+    assert read_timing([own_pool]) == Timing(4, 60, 3.0)
+    with (own_pool / FILE_NAME).open("a") as file:
+        file.write('{"gro')
+    with pytest.raises(DataError, match=r"timing.jsonl:3"):
         read_timing([own_pool])
     (own_pool / FILE_NAME).unlink()
     assert read_timing([own_pool]) == Timing()

@@ -63,7 +63,7 @@ def refused(ranks, work):
     """Kind and text of the error that a process gets from work that is done together."""
     try:
         return ranks.together(work)
-    except (MemoryError, OfflineRlvrError) as error:
+    except (MemoryError, RuntimeError, OfflineRlvrError) as error:
         return type(error).__name__, str(error)
 
 
@@ -85,6 +85,19 @@ def agreements(ranks):
     }
 
 
+def apart(ranks):
+    """The same failure in every process, while none may wait for another one."""
+    own = f"of process {ranks.rank}"
+
+    def unfit():
+        raise QualityGateError(own)
+
+    def broken():
+        raise RuntimeError(own)
+
+    return [refused(ranks, work) for work in (unfit, broken, lambda: torch.empty(1 << 50))]
+
+
 def main(rank, size, pool, folder):
     torch.set_num_threads(1)
     ranks = Ranks(rank, size)
@@ -98,6 +111,7 @@ def main(rank, size, pool, folder):
         found["agreements"] = agreements(ranks)
         sharded = Ranks(rank, size, sharded=True)
         found["sharded"] = {n: update(sharded, groups, *case) for n, case in UPDATES.items()}
+        found["apart"] = apart(sharded)
     torch.save(found, folder / f"{rank}-of-{size}.pt")
 
 

@@ -9,9 +9,10 @@ import lightning.pytorch as pl
 import pytest
 
 from offline_rlvr.config import load_config
-from offline_rlvr.errors import ConfigError, ResourceError
+from offline_rlvr.errors import ConfigError, DataError, ResourceError
 from offline_rlvr.evaluation import read_evaluations
 from offline_rlvr.stream import read_rows
+from offline_rlvr.trainer.loggers import Curves
 from offline_rlvr.trainer.run import train
 
 KEY = "drift/abs_log_ratio"
@@ -210,3 +211,14 @@ def test_a_package_that_is_not_installed_is_named(small_job, small_pool, tmp_pat
     with pytest.raises(ResourceError, match="not installed") as caught:
         train(config, small_pool, tmp_path / "run")
     assert caught.value.hint == f'pip install "offline-rlvr[{absent[0]}]"'
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "[" * 99_999, '{"mlflow": {}}', '{"mlflow": {"id": 1, "reached": [2]}}']
+)
+def test_a_damaged_record_of_what_a_service_was_given_is_told(small_job, tmp_path, text):
+    (tmp_path / "loggers.json").write_text(text)
+    config = load_config(small_job, [("logger", "{name: mlflow}")])
+    with pytest.raises(DataError, match=r"loggers\.json is damaged") as caught:
+        Curves.of_config(config, tmp_path)
+    assert "remove it" in caught.value.hint

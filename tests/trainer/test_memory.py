@@ -15,13 +15,16 @@ from offline_rlvr.config import load_config
 from offline_rlvr.policy import Policy
 from offline_rlvr.stream import read_rows
 from offline_rlvr.trainer import checkpoints, memory
+from offline_rlvr.trainer.fit import make_module
 from offline_rlvr.trainer.memory import (
     ModelShape,
     choose_pack_tokens,
     choose_token_budget,
     free_memory,
 )
+from offline_rlvr.trainer.ranks import Ranks
 from offline_rlvr.trainer.run import train
+from offline_rlvr.trainer.setup import set_up
 from offline_rlvr.trainer.verify import verify_run
 
 CPU = torch.device("cpu")
@@ -73,6 +76,17 @@ def test_a_budget_stays_what_it_was_when_a_run_continues(small_job, small_pool, 
     rows = list(read_rows(run / "metrics.jsonl"))
     assert {row["train/micro_batch_tokens"] for row in rows} == {memory.MOST_TOKENS["cpu"]}
     assert len(rows) == 6
+
+
+def test_another_error_is_not_taken_for_a_full_memory(small_job, small_pool, tmp_path):
+    config = load_config(small_job)
+    module = make_module(config, set_up(config, small_pool), tmp_path, Ranks(), print)
+
+    def fail():
+        raise RuntimeError("of another kind")
+
+    with pytest.raises(RuntimeError, match="of another kind"):
+        module._within_memory(fail)
 
 
 def test_a_budget_may_be_lowered_on_the_way(small_job, small_pool, tmp_path):

@@ -40,15 +40,29 @@ def test_a_profile_accounts_for_the_updates_it_measured(small_job, small_pool, t
 
 
 def test_shorter_runs_than_asked_for(small_job, small_pool, tmp_path, capsys):
-    config = load_config(small_job, [("train.max_updates", "3"), ("evaluation.problems", "null")])
+    config = load_config(small_job, [("train.max_updates", "3")])
     three = tmp_path / "three"
     train(config, small_pool, three, callbacks=[UpdateProfile(50, three)])
-    assert json.loads((three / "profile.json").read_text())["updates"] == [2, 3]
+    facts = json.loads((three / "profile.json").read_text())
+    assert facts["updates"] == [2, 3]
+    # The evaluation after the last update takes longer than the updates, and is no part of them.
+    assert facts["evaluation_seconds"] > 0
+    seconds = sum(phase["seconds_per_update"] for phase in facts["phases"].values())
+    assert 0.5 * facts["seconds_per_update"] < seconds < facts["seconds_per_update"]
     one = load_config(small_job, [("train.max_updates", "1"), ("evaluation.problems", "null")])
-    train(one, small_pool, tmp_path / "one", callbacks=[UpdateProfile(50, three)])
+    profile = UpdateProfile(50, three)
+    train(one, small_pool, tmp_path / "one", callbacks=[profile])
+    profile.say_if_none()
     assert "no profile: 1 updates were left" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="--profile 0"):
         UpdateProfile(0, three)
+
+
+def test_a_complete_run_has_no_profile_and_says_so(command, small_job, small_pool, tmp_path):
+    place = ["--pool", small_pool, "--run", tmp_path / "run", "--train.max_updates", "2"]
+    for output in ("written to", "no profile: 0 updates were left"):
+        code, said = command("train", small_job, *place, "--profile", "1")
+        assert (code, output in said) == (0, True), said
 
 
 def test_a_phase_inside_another_counts_for_itself_alone():

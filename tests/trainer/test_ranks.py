@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import lightning.pytorch as pl
 import psutil
 import pytest
 import torch
@@ -93,6 +94,15 @@ def test_all_processes_learn_what_one_of_them_met(updates):
     assert "can't allocate memory" in first["memory"][1]
     assert first["refusal"] == first["both"] == ("QualityGateError", "not finite\n  -> look at it")
     assert first["none"] == [0, 10]
+
+
+def test_a_failure_while_weights_are_sharded_is_each_process_s_own(updates):
+    for rank, of in enumerate(updates[1:]):
+        unfit, broken, memory = of["apart"]
+        assert unfit == ("QualityGateError", f"of process {rank}")
+        assert broken == ("RuntimeError", f"of process {rank}")
+        assert memory[0] == "ResourceError"
+        assert "an update of sharded weights cannot be done again at once" in memory[1]
 
 
 def lengths_of(shares, sizes):
@@ -280,6 +290,17 @@ def test_a_loss_that_is_not_finite_ends_all_processes_with_one_message(start_two
     assert output.count("error[quality]") == 1
     assert "is not finite; no step was taken" in output
     assert "Traceback" not in output
+
+
+class Breaks(pl.Callback):
+    def on_train_batch_start(self, *args):
+        raise RuntimeError("of this process alone")
+
+
+def test_an_error_of_the_first_process_is_told_as_it_is(small_job, small_pool, tmp_path):
+    places = [("train.devices", "2"), ("model.device", "cpu"), ("evaluation.problems", "null")]
+    with pytest.raises(RuntimeError, match="of this process alone"):
+        train(load_config(small_job, places), small_pool, tmp_path / "run", callbacks=[Breaks()])
 
 
 def test_an_adapter_is_trained_on_two_devices(command, small_job, small_pool, tmp_path):

@@ -13,11 +13,17 @@ from safetensors.torch import load_file
 
 from offline_rlvr.config import load_config
 from offline_rlvr.errors import BusyError, ConfigError, DataError, IncompatibleError
-from offline_rlvr.lock import WriterLock
+from offline_rlvr.evaluation import read_evaluations
+from offline_rlvr.lock import WriterLock, writer_of
 from offline_rlvr.stream import read_rows
 from offline_rlvr.trainer import checkpoints
+from offline_rlvr.trainer.boundary import StopRequest
 from offline_rlvr.trainer.evaluate import evaluate_run
+from offline_rlvr.trainer.fit import make_module
+from offline_rlvr.trainer.ranks import Ranks
 from offline_rlvr.trainer.run import train
+from offline_rlvr.trainer.setup import set_up
+from offline_rlvr.trainer.status import RunStatus
 from offline_rlvr.trainer.verify import verify_run
 
 LAST = "checkpoints/update-000006"
@@ -104,6 +110,65 @@ def test_a_polite_signal_ends_at_an_update_boundary(start_training, tmp_path, nu
     assert "the weights of update 24" in verify_run(run)
 
 
+def test_a_second_ctrl_c_stops_at_once():
+    with StopRequest().listening() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.signal == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_what_killed_writers_left_is_removed(small_job, small_pool, tmp_path):
+    run = tmp_path / "run"
+    train(job(small_job, ("train.max_updates", "3")), small_pool, run)
+    left = ["checkpoints/.tmp-update-000001/model/x", "responses/.tmp-x", "evaluations/.tmp-x"]
+    for name in left:
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).touch()
+    train(job(small_job), small_pool, run)
+    assert not list(run.rglob(".tmp-*"))
+
+
+def test_a_run_whose_ledger_was_changed_is_not_continued(small_job, small_pool, tmp_path):
+    run = tmp_path / "run"
+    train(job(small_job, ("train.max_updates", "3")), small_pool, run)
+    rows = list(read_rows(run / "ledger.jsonl"))
+    rows[1]["loss"] = 0.0
+    (run / "ledger.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match="lines of updates 1 to 3 in the ledger are not those"):
+        train(job(small_job), small_pool, run)
+
+
+def test_fewer_checkpoints_are_kept_when_told_after_the_end(small_job, small_pool, tmp_path):
+    run = tmp_path / "run"
+    train(job(small_job, ("train.keep_checkpoints", "3")), small_pool, run)
+    assert len(list((run / "checkpoints").iterdir())) == 3
+    train(job(small_job, ("train.keep_checkpoints", "1")), small_pool, run)
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["update-000006"]
+    assert [path.name for path in (run / "anchors").iterdir()] == ["reference-000004.safetensors"]
+
+
+def test_a_start_that_was_refused_leaves_nothing_to_the_next(small_job, small_pool, tmp_path):
+    run = tmp_path / "run"
+    with pytest.raises(IncompatibleError, match="the untouched policy differs"):
+        train(load_config(small_job, [("train.max_noise_floor", "1e-12")]), small_pool, run)
+    assert [e.n for e in read_evaluations(run)] == [4]
+    (run / "loggers.json").write_text("{}")  # of a service that saw that evaluation
+    train(load_config(small_job, [("evaluation.k", "2")]), small_pool, run)
+    assert [e.n for e in read_evaluations(run)] == [2, 2]
+    assert not (run / "loggers.json").exists()
+
+
+def test_an_update_out_of_turn_is_not_trained_on(small_job, small_pool, tmp_path):
+    config, applied = job(small_job), []
+    module = make_module(config, set_up(config, small_pool), tmp_path, Ranks(), applied.append)
+    module.applied = 2
+    for update in (2, 4):
+        with pytest.raises(DataError, match=f"received update {update}, expected update 3"):
+            module.training_step(module.data[update - 1], 0)
+    assert applied == []
+
+
 def test_a_finished_run_says_so_and_changes_nothing(small_job, small_pool, straight, capsys):
     before = (straight / "ledger.jsonl").read_bytes()
     train(job(small_job), small_pool, straight)
@@ -168,6 +233,7 @@ def test_more_updates_inside_an_anchor_window_are_refused_before_any_work(
     train(job(small_job, ("train.max_updates", "3")), small_pool, other)
     train(job(small_job), small_pool, other)
     assert_same(other, straight)
+    assert RunStatus.of(other).asked == 6, "the stored config says what was asked last"
 
 
 def test_fewer_updates_than_applied_train_nothing(small_job, small_pool, straight, capsys):
@@ -176,7 +242,7 @@ def test_fewer_updates_than_applied_train_nothing(small_job, small_pool, straigh
     train(job(small_job), small_pool, straight)
 
 
-def test_a_run_that_is_being_trained_cannot_be_evaluated(small_job, small_pool, tmp_path):
+def test_a_run_that_cannot_be_evaluated_says_why(small_job, small_pool, tmp_path):
     run = tmp_path / "run"
     train(load_config(small_job, [("train.max_updates", "1")]), small_pool, run)
     lock = WriterLock(run)
@@ -185,6 +251,16 @@ def test_a_run_that_is_being_trained_cannot_be_evaluated(small_job, small_pool, 
             evaluate_run(run)
     finally:
         lock.release()
+    shutil.rmtree(run / "evaluations")
+    files = evaluate_run(run)
+    assert sorted(files) == sorted((run / "evaluations").iterdir())
+    shutil.rmtree(run / "checkpoints/update-000001")
+    with pytest.raises(DataError, match="has no checkpoint yet"):
+        evaluate_run(run)
+    assert writer_of(run) is None
+    train(job(small_job, ("train.max_updates", "1")), small_pool, tmp_path / "without")
+    with pytest.raises(ConfigError, match="names no held-out problems"):
+        evaluate_run(tmp_path / "without")
 
 
 @pytest.mark.parametrize("text", ['{"plan": 3}', "[]", "{", '{"plan": {}, "pool": {}}'])

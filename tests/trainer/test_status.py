@@ -7,7 +7,7 @@ import time
 import pytest
 
 from offline_rlvr.config import load_config
-from offline_rlvr.lock import WriterLock, writer_of
+from offline_rlvr.lock import writer_of
 from offline_rlvr.stream import read_rows
 from offline_rlvr.trainer.run import train
 from offline_rlvr.trainer.status import RunStatus, list_runs
@@ -59,7 +59,10 @@ def test_a_stopped_run_is_resumed_by_name(
     assert RunStatus.of(run).state == "running"
     assert f"process {process.pid} on host" in (writer_of(run) or "")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(120) == 75
+    while process.poll() is None:
+        status = RunStatus.of(run)
+        assert status.saved <= status.applied
+    assert process.returncode == 75
     status = RunStatus.of(run)
     assert status.state == "stopped"
     assert 0 < status.saved == status.applied < 6
@@ -78,13 +81,3 @@ def test_a_stopped_run_is_resumed_by_name(
     code, output = command("resume", run)
     assert code == 0
     assert "6 updates are applied already" in output
-
-
-def test_a_writer_that_is_gone_is_none(tmp_path):
-    assert writer_of(tmp_path) is None
-    lock = WriterLock(tmp_path)
-    assert "process" in (writer_of(tmp_path) or "")
-    lock.release()
-    assert writer_of(tmp_path) is None
-    (tmp_path / ".lock-owner.json").write_text('{"pid": 4194305, "host": "elsewhere"}')
-    assert writer_of(tmp_path) == "process 4194305 on host elsewhere"

@@ -1,5 +1,6 @@
 """`run verify` fails on every way in which files of a run no longer fit each other."""
 
+import hashlib
 import json
 import shutil
 
@@ -181,6 +182,19 @@ TAMPERED = {
         facts(lambda body: body["settings"].update({"train.learning_rate": 9})),
         "train.learning_rate",
     ),
+    "run.json: a plan that is none": (
+        facts(lambda body: body.update(plan=3)),
+        "run.json is damaged: plan is not an object",
+    ),
+    "run.json: updates that are no number": (
+        facts(lambda body: body["plan"].update(updates="3")),
+        "plan.updates is not int",
+    ),
+    "run.json missing": (lambda run: (run / "run.json").unlink(), "is not a run"),
+    "the plan missing": (
+        lambda run: (run / "plan.parquet").unlink(),
+        "plan.parquet is missing or not a file",
+    ),
     "config.yaml edited": (
         lambda run: (run / "config.yaml").write_text(
             (run / "config.yaml")
@@ -191,6 +205,12 @@ TAMPERED = {
     ),
     "the checkpoint's update": (state(applied=4), "state.json is of update 4"),
     "the checkpoint's ledger": (state(ledger="0" * 64), "updates 1 to 5"),
+    "a checkpoint without a ledger": (state(ledger=None), "does not say which ledger lines"),
+    "a checkpoint without anchors": (state(anchors=[]), "does not say which ledger lines"),
+    "no checkpoint": (
+        lambda run: shutil.rmtree(run / "checkpoints"),
+        "has no checkpoint yet",
+    ),
     "the checkpoint of another update": (older_state, "state.json is of update 4"),
     "weights changed": (
         checkpoint("model/model.safetensors", flip),
@@ -246,4 +266,18 @@ def test_work_that_no_checkpoint_holds_yet_is_no_fault(stopped, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(stopped, run)
     shutil.rmtree(run / NEWEST)
+    assert "the weights of update 4 of" in verify_run(run)
+
+
+def test_a_checkpoint_that_is_replaced_meanwhile_is_no_fault(stopped, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    shutil.copytree(stopped, run)
+    digest = hashlib.file_digest
+
+    def replaced(file, name):
+        monkeypatch.undo()
+        shutil.rmtree(run / NEWEST)
+        return digest(file, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", replaced)
     assert "the weights of update 4 of" in verify_run(run)

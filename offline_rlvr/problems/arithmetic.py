@@ -27,6 +27,8 @@ _SUMS = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 3), (3, 1), (3, 2), (3, 3))
 _DIFFERENCES = ((1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (3, 3))
 _PRODUCTS = ((1, 1), (1, 2), (2, 1), (3, 1))
 
+_OPERATIONS = frozenset("+-*")
+
 #: Template, the answer as a function of the operands, the operand sizes.
 _ONE_STEP = (
     ("{} + {}", lambda a, b: a + b, _SUMS),
@@ -75,6 +77,7 @@ def load(
     split: Split = "train",
     max_digits: int = 3,
     two_step: bool = True,
+    operations: str = "+-*",
 ) -> list[Problem]:
     """Draw `count` different problems, kinds in equal shares as long as they last.
 
@@ -84,16 +87,17 @@ def load(
         split: `train` or `heldout`; the two share no question, for any seeds.
         max_digits: Largest number of digits of an operand, 1 to 3.
         two_step: Also expressions of two operations.
+        operations: The only ones that occur, some of `+-*`.
 
     Raises:
         ConfigError: An argument is out of range, or there are fewer than `count` such problems.
     """
-    _check(count, split, max_digits)
+    _check(count, split, max_digits, operations)
     kinds = [
         _Kind(template, answer, digits)
         for template, answer, sizes in _ONE_STEP + (_TWO_STEP if two_step else ())
         for digits in sizes
-        if max(digits) <= max_digits
+        if max(digits) <= max_digits and set(template) & _OPERATIONS <= set(operations)
     ]
     rng = random.Random(seed)
     streams = [_draws(kind, split, random.Random(rng.getrandbits(64))) for kind in kinds]
@@ -109,8 +113,8 @@ def load(
                 drawn.append(problem)
     if len(drawn) < count:
         raise ConfigError(
-            f"arithmetic: {count} {split} problems asked, but with max_digits={max_digits} and "
-            f"two_step={two_step} only {len(drawn)} exist",
+            f"arithmetic: {count} {split} problems asked, but with max_digits={max_digits}, "
+            f"two_step={two_step} and operations={operations!r} only {len(drawn)} exist",
             hint=f"set count to at most {len(drawn)}, or raise max_digits",
         )
     return [
@@ -119,13 +123,15 @@ def load(
     ]
 
 
-def _check(count: int, split: str, max_digits: int) -> None:
+def _check(count: int, split: str, max_digits: int, operations: str) -> None:
     if count < 1:
         raise ConfigError(f"arithmetic: count is {count}; it must be at least 1")
     if split not in ("train", "heldout"):
         raise ConfigError(f"arithmetic: split is {split!r}; allowed: 'train', 'heldout'")
     if max_digits not in _OPERANDS:
         raise ConfigError(f"arithmetic: max_digits is {max_digits}; allowed: 1, 2, 3")
+    if not set(operations) & _OPERATIONS or set(operations) - _OPERATIONS:
+        raise ConfigError(f"arithmetic: operations is {operations!r}; allowed: some of '+-*'")
 
 
 def _draws(kind: _Kind, split: Split, rng: random.Random) -> Iterator[tuple[str, str]]:

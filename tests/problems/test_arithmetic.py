@@ -44,6 +44,14 @@ def test_difficulty_is_spread():
     assert all(len(p.question.split()) == 3 for p in load("arithmetic", count=300, two_step=False))
 
 
+@pytest.mark.parametrize("operations", ["+", "*", "+-", "*+", "+-*"])
+def test_only_the_operations_that_are_asked_for_occur(operations):
+    questions = [p.question for p in load("arithmetic", count=300, operations=operations)]
+    assert {c for q in questions for c in q if c in "+-*"} == set(operations)
+    if operations == "+-*":
+        assert questions == [p.question for p in load("arithmetic", count=300)]
+
+
 def test_splits_share_no_question_whatever_the_seed():
     train = {p.question for seed in range(4) for p in load("arithmetic", count=2000, seed=seed)}
     heldout = {
@@ -90,7 +98,14 @@ def test_capacity_is_exact():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"count": 0}, {"count": 5, "split": "test"}, {"count": 5, "max_digits": 4}]
+    "wrong",
+    [
+        {"count": 0},
+        {"count": 5, "split": "test"},
+        {"count": 5, "max_digits": 4},
+        {"count": 5, "operations": ""},
+        {"count": 5, "operations": "+/"},
+    ],
 )
 def test_arguments_out_of_range(wrong):
     with pytest.raises(ConfigError, match="arithmetic:"):

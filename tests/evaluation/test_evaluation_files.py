@@ -143,13 +143,15 @@ def test_the_file_is_synced_before_it_gets_its_name(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("keep", [0, 3, 0.5, -1])
 def test_a_cut_file_is_reported_by_name(tmp_path, keep):
-    path = tmp_path / "e.parquet"
+    path = evaluation_path(tmp_path, "sums", 0)
     write_evaluation(path, evaluation([[1, 0]]))
     raw = path.read_bytes()
     size = int(len(raw) * keep) if isinstance(keep, float) else keep
     path.write_bytes(raw[:size] if size >= 0 else raw[:-1])
-    with pytest.raises(DataError, match=r"e\.parquet"):
+    with pytest.raises(DataError, match=path.name):
         read_evaluation(path)
+    with pytest.raises(DataError, match=path.name):
+        read_evaluations(tmp_path)
 
 
 def test_no_flipped_byte_is_read_as_something_else(tmp_path):

@@ -217,6 +217,8 @@ def main() -> None:
             figures |= bench.gate(ragged)
             print(f"the same numbers: {figures}", flush=True)
         for place, sizes in cases.items():
+            if place == ragged and "ours" not in options.arms:
+                continue
             figures[place.name] = bench.versus(place)
             show(f"{place.name}: {sizes.response_range}", figures[place.name]["arms"])
         if "ladder" in options.arms:
@@ -224,11 +226,13 @@ def main() -> None:
             show("ladder: ragged, one trick at a time", figures["ladder"])
         if "reference" in options.arms:
             figures["memory_with_reference"] = bench.reference(ragged)
-    figures["floor_ratio"] = figures["ragged"]["floor_ratio"]
+    if "ragged" in figures:
+        figures["floor_ratio"] = figures["ragged"]["floor_ratio"]
     if "trl" in options.arms:
-        figures["speedup_vs_trl"] = figures["ragged"]["speedup"]
-        figures["memory_vs_trl"] = figures["ragged"]["memory"]
-        if "control" in options.arms:
+        if "ragged" in figures:
+            figures["speedup_vs_trl"] = figures["ragged"]["speedup"]
+            figures["memory_vs_trl"] = figures["ragged"]["memory"]
+        if "control" in figures:
             figures["control_speedup"] = figures["control"]["speedup"]
     single = {name: value for name, value in figures.items() if isinstance(value, float)}
     result.table("in all", ["", "value"], [[n, f"{v:.6g}"] for n, v in single.items()])

@@ -342,6 +342,8 @@ def test_settings_that_may_change(train_command, ends_well, run, cli):
         "train.checkpoint_every": "4",
         "train.micro_batch_tokens": "200",  # lower ones round otherwise
         "train.keep_checkpoints": "3",
+        "train.keep_best": "false",  # true wants an evaluation
+        "train.stop_when": "{metric: weights/ess, below: 1e-9}",
         "train.devices": "1",
         "train.strategy": "fsdp2",
         "evaluation.every": "2",

@@ -40,3 +40,15 @@ def test_it_does_not_go_with_fsdp2(small_job, small_pool, tmp_path):
     changes = [("model.compile", "true"), ("train.devices", "2"), ("train.strategy", "fsdp2")]
     with pytest.raises(ConfigError, match="does not go with"):
         train(load_config(small_job, changes), small_pool, tmp_path / "run")
+
+
+def test_a_machine_without_a_compiler_is_told(
+    command, small_job, small_pool, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "nothing compiled yet"))
+    arguments = ["--pool", small_pool, "--run", tmp_path / "run", "--model.compile", "true"]
+    code, output = command("train", small_job, *arguments)
+    assert code == ConfigError.exit_code, output
+    assert "cannot be compiled here" in output
+    assert "g++" in output

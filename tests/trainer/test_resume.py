@@ -227,7 +227,7 @@ def test_more_updates_inside_an_anchor_window_are_refused_before_any_work(
 ):
     run = tmp_path / "run"
     train(job(small_job, ("train.max_updates", "2")), small_pool, run)
-    with pytest.raises(IncompatibleError, match=r"updates 1 to 3\) ends before update 3"):
+    with pytest.raises(IncompatibleError, match=r"updates 1 to 2\) ends before update 3"):
         train(job(small_job), small_pool, run)
     other = tmp_path / "other"
     train(job(small_job, ("train.max_updates", "3")), small_pool, other)

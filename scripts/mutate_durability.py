@@ -91,7 +91,7 @@ TESTS: dict[str, list[str]] = {
     "trainer/run.py": [f"{RESUME}::test_a_run_whose_ledger_was_changed_is_not_continued", FEWER,
         f"{RESUME}::test_two_trainings_of_one_run_do_not_mix", RUN, TOO_SMALL, STOPPED],
     "trainer/space.py": [TOO_SMALL],
-    "trainer/verify.py": [VERIFY],
+    "trainer/verify.py": [VERIFY, "tests/trainer/test_decisions.py"],
     "evaluation/files.py": ["tests/evaluation/test_evaluation_files.py"],
     "pool/commits.py": [DAMAGE, "tests/faults/test_hostile_files.py", REPAIR],
     "pool/committing.py": [DAMAGE],

@@ -216,8 +216,8 @@ def test_what_decides_may_not_change(acting, small_pool, tmp_path):
         train(config, small_pool, run)
 
 
-def rewritten(run, update, change):
-    """Changes a ledger line, and makes checkpoint and manifest fit it."""
+def rewritten(run, update, change, change_state=lambda facts: None):
+    """Changes a ledger line or the newest checkpoint's state, and makes all that vouches fit."""
     rows = ledger(run)
     change(rows[update - 1])
     (run / "ledger.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -225,6 +225,7 @@ def rewritten(run, update, change):
     path = newest / "state.json"
     facts = json.loads(path.read_text())
     facts["ledger"] = ledger_digest(rows, facts["applied"])
+    change_state(facts)
     path.write_text(json.dumps(facts))
     manifest = json.loads((newest / "MANIFEST.json").read_text())
     manifest["state.json"] = {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
@@ -250,6 +251,18 @@ def test_a_tampered_decision_is_refused(acting, tmp_path, name):
     update, change = TAMPERED[name]
     rewritten(run, update, change)
     with pytest.raises(DataError, match=f"update {update}"):
+        verify_run(run)
+
+
+def test_a_table_of_another_window_is_refused(acting, tmp_path):
+    run = shutil.copytree(acting, tmp_path / "run")
+    table = max((run / "anchors").glob("reference-*"))
+    first = int(table.stem[-6:]) - 1
+    shutil.copy(table, table.with_name(f"reference-{first:06d}.safetensors"))
+    rewritten(
+        run, 1, lambda row: None, lambda facts: facts["anchors"]["reference"].update(first=first)
+    )
+    with pytest.raises(DataError, match="reference table of another window"):
         verify_run(run)
 
 

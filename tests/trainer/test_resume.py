@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from offline_rlvr import durable
 from offline_rlvr.config import load_config
 from offline_rlvr.errors import BusyError, ConfigError, DataError, IncompatibleError
 from offline_rlvr.evaluation import read_evaluations
@@ -314,3 +315,10 @@ def test_a_moved_pool_and_run_continue(small_job, own_pool, straight, tmp_path):
     (tmp_path / "run").rename(run)
     train(job(small_job), pool, run)
     assert_same(run, straight)
+
+
+def test_the_name_of_a_new_run_is_durable(small_job, small_pool, tmp_path, monkeypatch):
+    synced, sync = [], durable.sync_folder
+    monkeypatch.setattr(durable, "sync_folder", lambda path: (synced.append(path), sync(path)))
+    train(job(small_job, ("train.max_updates", "1")), small_pool, tmp_path / "runs" / "new")
+    assert {tmp_path, tmp_path / "runs"} <= set(synced)

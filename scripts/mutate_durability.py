@@ -63,6 +63,7 @@ BASICS = [f"{RESUME}::test_a_second_ctrl_c_stops_at_once",
     "tests/pool/test_pool_build.py::test_typed_again_it_adds_nothing"]  # fmt: skip
 #: The tests of each file, those that notice most and quick ones first.
 TESTS: dict[str, list[str]] = {
+    "cache.py": ["tests/test_cache.py", ANCHORS],
     "durable.py": ["tests/test_durable.py", "tests/stream", CRASH],
     "lock.py": ["tests/test_lock.py", TWO],
     "stream/journal.py": ["tests/stream", TORN, STOPPED],
@@ -78,7 +79,6 @@ TESTS: dict[str, list[str]] = {
     "trainer/folder.py": [VERIFY, FOLDERS, REFUSED_START, LONGER,
         f"{RESUME}::test_another_config_is_refused_and_names_what_differs"],
     "trainer/follow.py": [FOLDERS],
-    "trainer/initial_scores.py": [ANCHORS],
     "trainer/launch.py": [f"{RANKS}::test_an_error_of_the_first_process_is_told_as_it_is"],
     "trainer/module.py": [f"{RESUME}::test_an_update_out_of_turn_is_not_trained_on", NOT_FINITE,
         "tests/trainer/test_memory.py::test_another_error_is_not_taken_for_a_full_memory",

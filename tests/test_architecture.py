@@ -14,6 +14,7 @@ LAYERS = [
     {
         "amounts",
         "batch",
+        "cache",
         "dotted",
         "durable",
         "errors",

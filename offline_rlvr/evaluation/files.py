@@ -38,7 +38,6 @@ def write_evaluation(path: Path, evaluation: Evaluation) -> None:
     metadata = {
         "offline_rlvr.name": evaluation.name,
         "offline_rlvr.update": str(evaluation.update),
-        "offline_rlvr.key": evaluation.key,
     }
     unscored = np.isnan(evaluation.rewards)
     rewards = [
@@ -94,7 +93,6 @@ def read_evaluation(path: Path) -> Evaluation:
             tuple(map(tuple, lists["texts"])),
             np.array(lists["lengths"], np.int32),
             tuple(map(tuple, lists["finish_reasons"])),
-            metadata[b"offline_rlvr.key"].decode(),
         )
     except DataError as error:
         raise DataError(f"{path}: {error.message}", hint=hint) from error

@@ -1,15 +1,13 @@
 """The result of one evaluation: every response of every problem, its file, and its summary.
 
 An evaluation file is `evaluations/<set>-update-000160.parquet` in the run folder, one row per
-problem; rewards are null (here nan) where the verifier could not score a response. What the result
-depends on is its `key`: a cached result (of the base model, say) may be used again when its key is
-the one wanted.
+problem; rewards are null (here nan) where the verifier could not score a response.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +16,15 @@ from offline_rlvr.errors import DataError
 from offline_rlvr.evaluation.intervals import bootstrap_interval
 from offline_rlvr.evaluation.metrics import mean_at_k, pass_at_k_of
 from offline_rlvr.numerics.pass_at_k import powers_of_two
-from offline_rlvr.records import REWARD_OF_STATUS, SET_NAME, Problem, Response, Verdict
+from offline_rlvr.records import REWARD_OF_STATUS, SET_NAME, FinishReason, Problem, Verdict
+
+
+class Sampled(NamedTuple):
+    """What is kept of a response: its text, its number of tokens, and how it ended."""
+
+    text: str
+    tokens: int
+    finish_reason: FinishReason
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +40,6 @@ class Evaluation:
         texts: [P][n] responses as text.
         lengths: [P, n] response tokens.
         finish_reasons: [P][n], `stop` or `length` (truncated).
-        key: What the result depends on (model, problems, sampling, verifier), as one string; may
-            be empty.
 
     Raises:
         DataError: Sizes differ, an id repeats, or a reward contradicts its status.
@@ -51,7 +55,6 @@ class Evaluation:
     texts: tuple[tuple[str, ...], ...]
     lengths: NDArray[np.int32]
     finish_reasons: tuple[tuple[str, ...], ...]
-    key: str = ""
 
     def __post_init__(self) -> None:
         problems = len(self.problem_ids)
@@ -88,10 +91,8 @@ class Evaluation:
         name: str,
         update: int,
         problems: Sequence[Problem],
-        responses: Sequence[Sequence[Response]],
+        responses: Sequence[Sequence[Sampled]],
         verdicts: Sequence[Sequence[Verdict]],
-        *,
-        key: str = "",
     ) -> "Evaluation":
         """From what sampling and verifying gave: n responses and verdicts for each problem."""
         table = [[np.nan if v.reward is None else v.reward for v in row] for row in verdicts]
@@ -106,9 +107,8 @@ class Evaluation:
             np.array(table, np.float64),
             tuple(tuple(v.status for v in row) for row in verdicts),
             tuple(tuple(r.text for r in row) for row in responses),
-            np.array([[len(r.token_ids) for r in row] for row in responses], np.int32),
+            np.array([[r.tokens for r in row] for row in responses], np.int32),
             tuple(tuple(r.finish_reason for r in row) for row in responses),
-            key,
         )
 
     @property

@@ -1,14 +1,18 @@
 """Evaluate a policy on held-out problems with the pool's own prompt, sampler and verifier."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from offline_rlvr import problems as problem_sources
+from offline_rlvr.cache import Cache, cache_folder
 from offline_rlvr.config import Config
 from offline_rlvr.errors import ConfigError
-from offline_rlvr.evaluation.records import Evaluation
+from offline_rlvr.evaluation.records import Evaluation, Sampled
 from offline_rlvr.generation.hf import HFGenerator
+from offline_rlvr.generation.pretrained import forward_facts
 from offline_rlvr.generation.prompt import PromptFormat
 from offline_rlvr.generation.sampling import Sampling, seed_for
 from offline_rlvr.records import Problem
@@ -30,6 +34,8 @@ class Evaluator:
         k: Responses per problem.
         seed: Sampling seed.
         batch_size: Responses per forward.
+        base: What the answers of the untouched base depend on beside the other arguments, as JSON
+            values: they are kept for other runs and taken from them. None: always sampled.
     """
 
     def __init__(
@@ -44,6 +50,7 @@ class Evaluator:
         k: int,
         seed: int,
         batch_size: int = 512,
+        base: Mapping[str, Any] | None = None,
     ):
         self.name = name
         self.problems = problems
@@ -55,6 +62,7 @@ class Evaluator:
             [seed_for(seed, row, index) for index in range(k)] for row in range(len(problems))
         ]
         self.batch_size = batch_size
+        self.base = base
 
     @classmethod
     def from_config(
@@ -63,11 +71,20 @@ class Evaluator:
         tokenizer: PreTrainedTokenizerBase,
         sampling: Sampling,
         verifier: Verifier,
+        fingerprint: Mapping[str, Any] | None = None,
     ) -> list["Evaluator"]:
-        """One evaluator for each set of held-out problems that a config names."""
+        """One evaluator for each set of held-out problems that a config names.
+
+        `fingerprint` is that of the untouched base; None: its answers are sampled in every run.
+        """
         if config.evaluation.problems is None:
             return []
         sets = config.build("evaluation.problems", problem_sources.load_sets)
+        base = fingerprint and {
+            "model": fingerprint,
+            "dtype": config.model.learner_dtype,
+            **forward_facts(config.model.device),
+        }
         evaluators = []
         for name, given in sets.items():
             problems, _ = problem_sources.dedupe(given)
@@ -82,6 +99,7 @@ class Evaluator:
                     k=config.evaluation.k,
                     seed=config.evaluation.seed,
                     batch_size=int(config.generation.params.get("batch_size", 512)),
+                    base=base,
                 )
             )
         return evaluators
@@ -93,8 +111,7 @@ class Evaluator:
             model: The policy.
             update: Updates it holds; 0 is the untouched base.
         """
-        generator = HFGenerator(model, self.tokenizer, self.sampling, batch_size=self.batch_size)
-        responses = generator.generate(self.prompts, self.seeds)
+        responses = self._of_base(model) if update == 0 else self._sample(model)
         pairs = [
             (problem.answer, response.text)
             for problem, row in zip(self.problems, responses, strict=True)
@@ -104,6 +121,32 @@ class Evaluator:
         k = len(self.seeds[0])
         rows = [verdicts[start : start + k] for start in range(0, len(verdicts), k)]
         return Evaluation.of(self.name, update, self.problems, responses, rows)
+
+    def _of_base(self, model: PreTrainedModel) -> list[list[Sampled]]:
+        """What the base answers, from an earlier run where there was one with equal settings."""
+        if self.base is None:
+            return self._sample(model)
+        facts = {
+            **self.base,
+            "prompts": self.prompts,
+            "seeds": self.seeds,
+            "sampling": self.sampling.as_dict(),
+            "batch_size": self.batch_size,
+        }
+        cache = Cache(cache_folder("base-answers"), f"the base model's answers to {self.name}")
+        kept = cache.get(facts)
+        if kept is not None:
+            return [[Sampled(*answer) for answer in row] for row in json.loads(kept)]
+        answers = self._sample(model)
+        cache.keep(facts, json.dumps(answers).encode())
+        return answers
+
+    def _sample(self, model: PreTrainedModel) -> list[list[Sampled]]:
+        generator = HFGenerator(model, self.tokenizer, self.sampling, batch_size=self.batch_size)
+        responses = generator.generate(self.prompts, self.seeds)
+        return [
+            [Sampled(r.text, len(r.token_ids), r.finish_reason) for r in row] for row in responses
+        ]
 
 
 def _prompts(

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import (
+    Cache,
     GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
@@ -149,29 +150,57 @@ class HFGenerator:
         self, prompts: list[Sequence[int]], seeds: list[int]
     ) -> list[tuple[list[int], list[float]]]:
         """Token ids and log-probs of one batch, cut after the first stop token."""
-        width = max(map(len, prompts))
-        input_ids = torch.full((len(prompts), width), self.pad_token_id)
+        places: dict[Sequence[int], int] = {}
+        rows = [places.setdefault(tuple(prompt), len(places)) for prompt in prompts]
+        width = max(map(len, places))
+        input_ids = torch.full((len(places), width), self.pad_token_id)
         mask = torch.zeros_like(input_ids)
-        for row, prompt in enumerate(prompts):
+        for prompt, row in places.items():
             input_ids[row, width - len(prompt) :] = torch.tensor(prompt)
             mask[row, width - len(prompt) :] = 1
         draw = SeededDraw(self.sampling, seeds)
+        output = self._continue(
+            input_ids[rows],
+            mask[rows],
+            self.sampling.max_new_tokens,
+            logits_processor=LogitsProcessorList([draw]),
+            past_key_values=self._prefill(input_ids[:, :-1], mask[:, :-1], rows),
+        )
+        ids = output.sequences[:, width:].tolist()
+        logprobs = torch.stack(draw.logprobs, dim=1).tolist()
+        return [self._cut(*pair) for pair in zip(ids, logprobs, strict=True)]
+
+    def _prefill(
+        self, input_ids: Int[Tensor, "U P"], mask: Int[Tensor, "U P"], rows: list[int]
+    ) -> Cache | None:
+        """Keys and values of U prompts, each computed once, and laid out for the rows that have it
+        as their prompt.
+        """
+        if input_ids.shape[1] == 0:
+            return None
+        cache = self._continue(input_ids, mask, 1).past_key_values
+        cache.batch_select_indices(torch.tensor(rows, device=self.model.device))
+        return cache
+
+    def _continue(
+        self, input_ids: Int[Tensor, "B P"], mask: Int[Tensor, "B P"], tokens: int, **options: Any
+    ) -> Any:
+        """What `generate` returns for at most so many tokens."""
         config = GenerationConfig(
-            max_new_tokens=self.sampling.max_new_tokens,
+            max_new_tokens=tokens,
             do_sample=False,
             use_cache=True,
+            return_dict_in_generate=True,
             pad_token_id=self.pad_token_id,
             eos_token_id=list(self.sampling.stop_token_ids) or None,
         )
-        output = self.model.generate(
-            input_ids.to(self.model.device),
-            attention_mask=mask.to(self.model.device),
+        device = self.model.device
+        return self.model.generate(
+            input_ids.to(device),
+            attention_mask=mask.to(device),
             generation_config=config,
-            logits_processor=LogitsProcessorList([draw]),
+            **options,
         )
-        ids = output[:, width:].tolist()
-        logprobs = torch.stack(draw.logprobs, dim=1).tolist()
-        return [self._cut(*pair) for pair in zip(ids, logprobs, strict=True)]
 
     def _cut(self, ids: list[int], logprobs: list[float]) -> tuple[list[int], list[float]]:
         """Up to and with the first stop token: what follows is padding, even where pad is EOS."""

@@ -6,6 +6,7 @@ cache first; from then on everything reads that folder, opens no socket and runs
 
 import hashlib
 import json
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,17 @@ def resolve_device(device: str) -> torch.device:
             hint="use auto or cpu",
         )
     return place
+
+
+def forward_facts(device: str) -> dict[str, Any]:
+    """What the last bits of a forward pass depend on beside model and batch; JSON values."""
+    place = resolve_device(device)
+    kernels = torch.backends.cpu.get_cpu_capability()
+    return {
+        "device": torch.cuda.get_device_name(place) if place.type == "cuda" else kernels,
+        "threads": torch.get_num_threads(),
+        "versions": {name: version(name) for name in ("offline-rlvr", "torch", "transformers")},
+    }
 
 
 def disable_dropout(model: Any) -> None:

@@ -18,7 +18,7 @@ from offline_rlvr.trainer.accumulate import Accumulator
 from offline_rlvr.trainer.anchors import Anchor
 from offline_rlvr.trainer.checkpoints import UpdateCheckpointIO
 from offline_rlvr.trainer.decisions import Decider, schedules_of
-from offline_rlvr.trainer.initial_scores import InitialScores, cache_folder, scoring_facts
+from offline_rlvr.trainer.initial_scores import InitialScores, scoring_facts
 from offline_rlvr.trainer.memory import ModelShape, choose_pack_tokens, choose_token_budget
 from offline_rlvr.trainer.module import OfflineModule
 from offline_rlvr.trainer.phases import Phases
@@ -51,7 +51,7 @@ def make_module(
         config.train.stop_when, schedules_of(config, setup.objective), setup.objective
     )
     facts = scoring_facts(config, setup.pool, setup.plan, setup.sampling, (budget, pack), ranks)
-    initial = InitialScores(facts, cache_folder(), ranks=ranks)
+    initial = InitialScores(facts, ranks=ranks)
     anchors = {
         name: Anchor(name, schedule, setup.last, run / "anchors", initial, ranks)
         for name, schedule in decider.schedules.items()

@@ -221,4 +221,5 @@ def _evaluators(
         return []
     # Its worker processes start before torch uses threads or a device.
     judge = stack.enter_context(config.build("verifier", verifier.load))
-    return Evaluator.from_config(config, tokenizer, setup.sampling, judge)
+    base = setup.pool.identity["model"]["fingerprint"]
+    return Evaluator.from_config(config, tokenizer, setup.sampling, judge, base)

@@ -19,12 +19,13 @@ from offline_rlvr.evaluation import (
     read_evaluations,
     write_evaluation,
 )
-from offline_rlvr.records import Problem, Response, Verdict
+from offline_rlvr.evaluation.records import Sampled
+from offline_rlvr.records import Problem, Verdict
 
 STATUS = {1: "correct", 0: "incorrect", None: "timeout"}
 
 
-def evaluation(rewards, *, name="sums", update=0, key="", length=3):
+def evaluation(rewards, *, name="sums", update=0, length=3):
     """One whose response i has `length + i` tokens; the last of each problem is cut off."""
     n = len(rewards[0])
     return Evaluation.of(
@@ -33,18 +34,12 @@ def evaluation(rewards, *, name="sums", update=0, key="", length=3):
         [Problem(f"{name}-{p}", f"What is {p} + 1?", str(p + 1)) for p in range(len(rewards))],
         [
             [
-                Response(
-                    (5,) * (length + i),
-                    (-0.5,) * (length + i),
-                    f"It is {p}",
-                    "length" if i == n - 1 else "stop",
-                )
+                Sampled(f"It is {p}", length + i, "length" if i == n - 1 else "stop")
                 for i in range(n)
             ]
             for p in range(len(rewards))
         ],
         [[Verdict(STATUS[reward]) for reward in row] for row in rewards],
-        key=key,
     )
 
 
@@ -59,7 +54,7 @@ def same(a, b):
 
 
 def test_round_trip(tmp_path):
-    first = evaluation([[1, 0, None], [None, None, None]], update=160, key='{"model": "m"}')
+    first = evaluation([[1, 0, None], [None, None, None]], update=160)
     path = evaluation_path(tmp_path, "sums", 160)
     assert path.name == "sums-update-000160.parquet"
     write_evaluation(path, first)

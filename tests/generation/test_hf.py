@@ -286,3 +286,16 @@ def test_load_by_name(folder):
     )
     direct = HFGenerator(load_model(folder, device="cpu"), load_tokenizer(folder), Sampling(3))
     assert generator.generate([[1]], [[1, 2, 3]]) == direct.generate([[1]], [[1, 2, 3]])
+
+
+def test_a_prompt_is_computed_once_for_all_its_responses(tiny, tokenizer):
+    model, forwarded = tiny.llama(), []
+    model.get_input_embeddings().register_forward_hook(
+        lambda module, given, result: forwarded.append(given[0].numel())
+    )
+    prompt, answers = [1, *range(10, 40)], 8
+    generator = HFGenerator(model, tokenizer, Sampling(3), batch_size=64)
+    seeds = [[seed_for(0, i, k) for k in range(answers)] for i in range(2)]
+    generator.generate([prompt, [*prompt[:-1], 7]], seeds)
+    # Two prompts without their last tokens, then one token of 16 responses three times.
+    assert sum(forwarded) == 2 * 30 + 3 * 2 * answers

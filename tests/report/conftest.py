@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from offline_rlvr.evaluation import Evaluation, evaluation_path, write_evaluation
-from offline_rlvr.records import Problem, Response, Verdict
+from offline_rlvr.evaluation.records import Sampled
+from offline_rlvr.records import Problem, Verdict
 from offline_rlvr.report import render_report
 from offline_rlvr.stream import Journal
 
@@ -135,7 +136,7 @@ def evaluation(update, skill, *, name, problems, n, text=None, unscored=0.0):
             f"So the number of pens is {p + 3} * {p % 9 + 2} = {value}.\n\\boxed{{{value}}}"
         )
         length = 40 + int(rng.integers(60))
-        return Response((7,) * length, (-0.3,) * length, said, "length" if length > 96 else "stop")
+        return Sampled(said, length, "length" if length > 96 else "stop")
 
     return Evaluation.of(
         name,

@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 
 from offline_rlvr.evaluation import Evaluation
-from offline_rlvr.records import Problem, Response, Verdict
+from offline_rlvr.evaluation.records import Sampled
+from offline_rlvr.records import Problem, Verdict
 from offline_rlvr.report.examples import choose
 from offline_rlvr.report.verdict import Comparison
 
@@ -20,8 +21,8 @@ def evaluation(update, first):
         [Problem(f"p{i}", f"question {i}", str(i)) for i in range(len(first))],
         [
             [
-                Response((1, 2), (-1.0, -1.0), f"{update}: {r}", "stop"),
-                Response((1,), (-1.0,), "2", "length"),
+                Sampled(f"{update}: {r}", 2, "stop"),
+                Sampled("2", 1, "length"),
             ]
             for r in first
         ],

@@ -1,18 +1,16 @@
 """Two anchors with two schedules, and the initial policy's log-probs kept between runs."""
 
-import os
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from offline_rlvr.cache import Cache, cache_folder
 from offline_rlvr.config import load_config
 from offline_rlvr.policy.load import load_policy, load_weights
 from offline_rlvr.pool import Pool
 from offline_rlvr.stream import Plan, read_rows
 from offline_rlvr.stream.data import UpdateData
-from offline_rlvr.trainer.initial_scores import InitialScores, cache_folder
+from offline_rlvr.trainer.initial_scores import InitialScores
 from offline_rlvr.trainer.run import train
 
 #: grpo_tis reads both anchors; 20 updates of one group: old blocks 1-8, 9-16, 17-20.
@@ -77,7 +75,7 @@ def scores_of_checkpoint(run, pool_path, update, lora, updates):
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("OFFLINE_RLVR_CACHE", str(tmp_path / "cache"))
-    return cache_folder()
+    return cache_folder("initial-scores")
 
 
 FIXED = [
@@ -144,45 +142,16 @@ def test_a_cache_that_cannot_be_written_is_told_and_stops_nothing(
     assert "are not kept for other runs" in capsys.readouterr().out
 
 
-def test_runs_that_share_the_cache_at_once_see_whole_tables(tmp_path):
-    said = []
-
-    def write_and_read(number):
-        data = bytes([number]) * 100_000
-        for _ in range(15):
-            scores = InitialScores({"same": True}, tmp_path, said.append)
-            found = scores.get(range(1, 3), lambda: data)
-            assert len(set(found)) == 1
-            assert len(found) == 100_000
-            for path in tmp_path.glob("*.table"):
-                path.unlink(missing_ok=True)
-
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(write_and_read, (1, 2, 3)))
-    assert {line.split(":")[0] for line in said} <= {"log-probs of the initial policy"}
-
-
-def test_tables_used_longest_ago_make_room(tmp_path, monkeypatch):
-    monkeypatch.setattr("offline_rlvr.trainer.initial_scores.MAX_BYTES", 250)
-    for number in range(3):
-        InitialScores({"n": number}, tmp_path, print).get(range(1, 2), lambda: b"x" * 68)
-        for age, path in enumerate(sorted(tmp_path.iterdir(), key=os.path.getmtime)):
-            os.utime(path, (1000 + age, 1000 + age))
-    assert len(list(tmp_path.iterdir())) == 2
-    said = []
-    InitialScores({"n": 2}, tmp_path, said.append).get(range(1, 2), lambda: b"")
-    assert "reused" in said[0]
-
-
 def test_the_key_tells_windows_and_facts_apart(tmp_path):
     made = []
+    cache = Cache(tmp_path, "tables", lambda line: None)
 
     def scores(facts, updates):
         def make():
             made.append(updates)
             return b"table"
 
-        InitialScores(facts, tmp_path, lambda line: None).get(updates, make)
+        InitialScores(facts, cache).get(updates, make)
 
     for _ in range(2):
         for facts in ({"pool": "a"}, {"pool": "b"}):

@@ -185,6 +185,32 @@ def test_another_model_is_refused_by_its_weights(small_job, small_pool, finished
         train(config, small_pool, tmp_path / "run")
 
 
+def test_the_base_answers_once_for_all_runs_and_is_judged_in_each(
+    small_job, small_pool, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("OFFLINE_RLVR_CACHE", str(tmp_path / "cache"))
+
+    def base(name, *overrides):
+        train(job(small_job, ("train.max_updates", "1"), *overrides), small_pool, tmp_path / name)
+        reused = "the base model's answers to arithmetic: reused" in capsys.readouterr().out
+        return reused, read_evaluations(tmp_path / name)[0]
+
+    reused, first = base("one")
+    assert not reused
+    reused, again = base("two", ("objective", "{name: grpo}"))
+    assert reused
+    assert (again.update, again.texts, again.statuses) == (0, first.texts, first.statuses)
+    np.testing.assert_array_equal(again.lengths, first.lengths)
+    (tmp_path / "judge.py").write_text("def zero(completions, **rest): return [0.0]\n")
+    judge = f"{{name: function, path: '{tmp_path}/judge.py:zero'}}"
+    reused, judged = base("judge", ("verifier", judge))
+    assert reused
+    assert judged.texts == first.texts
+    assert judged.rewards.sum() == 0 < first.rewards.sum()
+    for name, change in {"k": ("evaluation.k", "3"), "seed": ("evaluation.seed", "5")}.items():
+        assert not base(name, change)[0]
+
+
 def test_another_objective_parameter_is_named_with_file_and_line(small_job, small_pool, tmp_path):
     config = job(small_job, ("objective.betta", "0.1"))
     with pytest.raises(ConfigError, match=r"small job é.yaml:\d+: objective: .*beta"):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from offline_rlvr.errors import DataError
 from offline_rlvr.evaluation import Evaluation, read_evaluations
 from offline_rlvr.stream.journal import read_rows
-from offline_rlvr.trainer.decisions import STOP, Decision, decisions_of
+from offline_rlvr.trainer.decisions import STOP, Decision, decisions_in
 
 #: Updates whose responses enter `weights/ess` (see `objectives.md`: the last 8).
 ESS_WINDOW = 8
@@ -164,11 +164,7 @@ def read_run(run_dir: Path) -> RunRecord:
         config.read_text("utf-8") if config.is_file() else "",
         tuple(read_rows(run_dir / "metrics.jsonl")),
         tuple(read_evaluations(run_dir)),
-        tuple(
-            (row["update"], decision)
-            for row in read_rows(run_dir / "ledger.jsonl")
-            for decision in decisions_of(row)
-        ),
+        decisions_in(read_rows(run_dir / "ledger.jsonl")),
     )
 
 

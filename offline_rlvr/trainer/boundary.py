@@ -55,7 +55,7 @@ class UpdateBoundary(pl.Callback):
         keep: Checkpoints kept.
         evaluate_every: Updates between evaluations; None: only at the last update.
         evaluate: Evaluates the present policy after an update, unless its result is stored already.
-        best: Update of the checkpoint that is kept for its accuracy; None: none is.
+        best: Update of the checkpoint that is kept for its accuracy, and that; None: none is.
         stop: A pending request to stop.
         progress: Told about every update.
     """
@@ -70,7 +70,7 @@ class UpdateBoundary(pl.Callback):
         keep: int,
         evaluate_every: int | None,
         evaluate: Callable[[int], None],
-        best: Callable[[], int | None],
+        best: Callable[[], tuple[int, float] | None],
         stop: StopRequest,
         progress: Progress,
     ):
@@ -126,18 +126,21 @@ class UpdateBoundary(pl.Callback):
         if self._evaluation_due(module):
             with module.phases("evaluation"):
                 self.evaluate(module.applied)
+            self.recorder.keep_best(self.best())
 
 
-def prune(folder: Path, keep: int, best: int | None, anchors: Mapping[str, Anchor]) -> None:
+def prune(
+    folder: Path, keep: int, best: tuple[int, float] | None, anchors: Mapping[str, Anchor]
+) -> None:
     """Remove all but the newest checkpoints and the best, and anchor tables that they do not name.
 
     Args:
         folder: The run's `checkpoints` folder.
         keep: How many of the newest stay.
-        best: Update of one more that stays.
+        best: Update of one more that stays, and its accuracy.
         anchors: By name.
     """
-    kept = checkpoints.prune(folder, keep, best)
+    kept = checkpoints.prune(folder, keep, best[0] if best else None)
     states = [checkpoints.read_state(checkpoint)["anchors"] for checkpoint in kept]
     for name, anchor in anchors.items():
         anchor.prune({state[name]["first"] for state in states if state.get(name)})

@@ -2,14 +2,16 @@
 
 Decisions are a pure function of the metrics of updates 1, 2, ... (in one process or many: of those
 of the first), so a resumed run comes to the same ones, and so does `run verify` from
-`metrics.jsonl`. Each is written into the ledger line of the update after which it was taken:
+`metrics.jsonl`. Each is written into the ledger line of the update after which it was taken; what
+an evaluation decides, into the first line after it:
 
     {"decision": "stop", "metric": "weights/ess", "value": 0.0009, "below": 0.001, "for": 20}
     {"decision": "refresh_reference", "metric": "reference/k3", "value": 0.06, "above": 0.05, ...}
     {"decision": "adapt_objective", "adaptive_horizon": 8}
+    {"decision": "keep_best", "checkpoint": 40, "accuracy": 0.652}
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 Decision = dict[str, Any]
 
-STOP = "stop"
+STOP, KEEP = "stop", "keep_best"
 #: Metrics on which nothing may depend, and why.
 UNFIT = {
     "time/update_s": "two runs of the same job differ in it",
@@ -154,6 +156,11 @@ def decisions_of(row: Mapping[str, Any]) -> list[Decision]:
     return found
 
 
+def decisions_in(rows: Iterable[Mapping[str, Any]]) -> tuple[tuple[int, Decision], ...]:
+    """(update, decision) of every decision in a ledger, in order. Errors as `decisions_of`."""
+    return tuple((row["update"], decision) for row in rows for decision in decisions_of(row))
+
+
 def stopped_after(row: Mapping[str, Any], condition: Condition | None) -> Decision | None:
     """The decision by which a training ended after a ledger line.
 
@@ -165,6 +172,19 @@ def stopped_after(row: Mapping[str, Any], condition: Condition | None) -> Decisi
         if condition and decision == {**decision, "decision": STOP, **condition.terms}:
             return decision
     return None
+
+
+def keep_best(update: int, accuracy: float) -> Decision:
+    """To keep the checkpoint of an update for its held-out accuracy."""
+    return {"decision": KEEP, "checkpoint": update, "accuracy": accuracy}
+
+
+def best_kept(rows: Iterable[Mapping[str, Any]]) -> int | None:
+    """The update whose checkpoint was the last to be kept so, by the ledger."""
+    kept = [
+        d.get("checkpoint") for row in rows for d in decisions_of(row) if d.get("decision") == KEEP
+    ]
+    return kept[-1] if kept else None
 
 
 def justified(stop: Decision, rows: Sequence[Metrics]) -> bool:

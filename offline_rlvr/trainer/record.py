@@ -12,7 +12,7 @@ from torch import Tensor
 
 from offline_rlvr.durable import make_folder, remove_leftovers, write_file, writing
 from offline_rlvr.stream import Journal
-from offline_rlvr.trainer.decisions import Decision
+from offline_rlvr.trainer.decisions import Decision, best_kept, keep_best
 from offline_rlvr.trainer.loggers import Curves
 from offline_rlvr.trainer.response_files import RESPONSE_SCHEMA
 
@@ -56,6 +56,7 @@ class Recorder:
         self.attempt = attempt
         self.curves = Curves()
         self._pending: list[dict[str, Any]] = []
+        self._between: list[Decision] = []
         self._last = time.monotonic()
 
     def rewind(self, applied: int) -> int:
@@ -71,6 +72,15 @@ class Recorder:
                         path.unlink()
         return late
 
+    def keep_best(self, best: tuple[int, float] | None) -> None:
+        """Have the next line say which checkpoint is kept for its accuracy, where that is news.
+
+        Args:
+            best: Its update and accuracy; None: none is kept.
+        """
+        known = best_kept(self.ledger.rows())
+        self._between = [keep_best(*best)] if best and best[0] != known else []
+
     def __call__(self, result: UpdateResult) -> None:
         """Write one update: metrics first, then the ledger line that acknowledges it."""
         now = time.monotonic()
@@ -85,7 +95,9 @@ class Recorder:
             "loss": metrics["train/loss"],
             "grad_norm": metrics["train/grad_norm"],
         }
-        self.ledger.append(line | ({"decisions": result.decisions} if result.decisions else {}))
+        decisions = [*self._between, *result.decisions]
+        self._between = []
+        self.ledger.append(line | ({"decisions": decisions} if decisions else {}))
         self.curves.add_update(result.update, metrics)
         for group_ids, columns in result.records:
             self._pending += _rows(result.update, group_ids, columns)

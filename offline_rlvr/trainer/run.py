@@ -133,10 +133,9 @@ def _why_ended(config: Config, setup: Setup, recorder: Recorder, applied: int) -
     return None
 
 
-def _best(config: Config, run: RunFolder) -> int | None:
-    """The update whose checkpoint is kept for its held-out accuracy."""
-    best = best_update(read_evaluations(run.path)) if config.train.keep_best else None
-    return best[0] if best else None
+def _best(config: Config, run: RunFolder) -> tuple[int, float] | None:
+    """The update whose checkpoint is kept for its held-out accuracy, and that."""
+    return best_update(read_evaluations(run.path)) if config.train.keep_best else None
 
 
 def _run_folder(config: Config, path: Path, setup: Setup) -> RunFolder:

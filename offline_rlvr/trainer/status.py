@@ -10,7 +10,7 @@ from offline_rlvr.errors import ConfigError, DataError, printable
 from offline_rlvr.evaluation import best_update, problem_weighted, read_evaluations
 from offline_rlvr.lock import writer_of
 from offline_rlvr.stream import read_rows
-from offline_rlvr.trainer.decisions import Decision, decisions_of, stopped_after, told
+from offline_rlvr.trainer.decisions import Decision, decisions_in, stopped_after, told
 from offline_rlvr.trainer.folder import RunFolder, checkpoints_of
 
 State = Literal["complete", "running", "stopped", "new"]
@@ -71,7 +71,6 @@ class RunStatus:
         last: Mapping[str, Any] = {}
         for row in read_rows(path / "metrics.jsonl"):
             last = row
-        decisions = tuple((row["update"], d) for row in ledger for d in decisions_of(row))
         ended = stopped_after(ledger[-1], config.train.stop_when) if ledger else None
         state: State = "new" if not ledger else "stopped"
         if writer is not None:
@@ -96,7 +95,7 @@ class RunStatus:
             accuracy=accuracy,
             overall=overall,
             best=best_update(evaluations),
-            decisions=decisions,
+            decisions=decisions_in(ledger),
             ended=ended,
         )
 

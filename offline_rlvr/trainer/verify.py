@@ -2,12 +2,12 @@
 
 It notices what happens to what counts: a ledger line, a plan row, a setting, the newest checkpoint
 or an anchor that is lost, doubled, moved or changed, records that do not belong to the ledger, and
-a decision that does not follow from `metrics.jsonl`. It does not judge measured values there, in
-`responses` and `evaluations`, nor older checkpoints, and cannot notice a forger who changes weights
-and computes every checksum anew.
+a decision that does not follow from `metrics.jsonl` and `evaluations`. It does not judge measured
+values there and in `responses`, nor older checkpoints, and cannot notice a forger who changes
+weights and computes every checksum anew.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +18,25 @@ import pyarrow.parquet as pq
 from offline_rlvr import objectives
 from offline_rlvr.config import load_config
 from offline_rlvr.errors import DataError
+from offline_rlvr.evaluation import Evaluation, best_update, read_evaluations
 from offline_rlvr.stream import Plan, check_ledger, make_plan, read_rows
 from offline_rlvr.trainer import checkpoints
 from offline_rlvr.trainer.anchors import read_table
 from offline_rlvr.trainer.decisions import (
+    KEEP,
     STOP,
     Decider,
+    Decision,
+    best_kept,
     decisions_of,
     justified,
+    keep_best,
     reason,
     schedules_of,
     stopped_after,
 )
 from offline_rlvr.trainer.folder import RunFolder, checkpoints_of
+from offline_rlvr.trainer.watch import Metrics
 
 
 def verify_run(path: Path) -> str:
@@ -110,7 +116,8 @@ def _check_metrics(path: Path, applied: int) -> None:
 def _check_decisions(run: RunFolder, applied: int, state: Mapping[str, Any]) -> str:
     """Every decision in the ledger is the one that the metrics lead to, and none is missing.
 
-    The condition of a stop may have been changed since; what it says of itself must hold.
+    What ends a training and what it keeps may have been changed since: there, what a decision says
+    of itself must hold.
 
     Returns:
         What a sentence about an early end adds.
@@ -120,20 +127,34 @@ def _check_decisions(run: RunFolder, applied: int, state: Mapping[str, Any]) -> 
     decider = Decider(None, schedules_of(config, objective), objective)
     metrics = list(read_rows(run.path / "metrics.jsonl"))[:applied]
     ledger = list(read_rows(run.path / "ledger.jsonl"))[:applied]
+    evaluations = read_evaluations(run.path) if best_kept(ledger) else []
     for number, row in enumerate(ledger, start=1):
-        stops = [d for d in decisions_of(row) if d.get("decision") == STOP]
-        others = [d for d in decisions_of(row) if d.get("decision") != STOP]
-        again = decider.replayed(metrics[number - 1])
-        if others != again or not all(justified(stop, metrics[:number]) for stop in stops):
+        past = [e for e in evaluations if 0 < e.update < number]
+        others = [d for d in decisions_of(row) if d.get("decision") not in (STOP, KEEP)]
+        rightly = all(_follows(d, metrics[:number], past) for d in decisions_of(row))
+        if decider.replayed(metrics[number - 1]) != others or not rightly:
             raise DataError(
                 f"the decisions of update {number} in the ledger are not those that "
-                f"{run.path / 'metrics.jsonl'} leads to"
+                f"{run.path / 'metrics.jsonl'} and the evaluations lead to"
             )
     for name, schedule in decider.schedules.items():
         if (state["anchors"].get(name) or {}).get("first") != schedule.first:
             raise DataError(f"the checkpoint has the {name} table of another window")
     ended = stopped_after(ledger[-1], config.train.stop_when)
     return f"; stopped by train.stop_when ({reason(ended)})" if ended else ""
+
+
+def _follows(
+    decision: Decision, metrics: Sequence[Metrics], evaluations: Sequence[Evaluation]
+) -> bool:
+    """Whether a decision to stop or to keep a checkpoint follows from what was measured until then;
+    a run need not have been asked for either.
+    """
+    if decision.get("decision") == STOP:
+        return justified(decision, metrics)
+    best = best_update(evaluations)
+    kept = decision.get("decision") == KEEP
+    return not kept or (best is not None and decision == keep_best(*best))
 
 
 def _check_responses(folder: Path, plan: Plan, applied: int, k: int) -> None:

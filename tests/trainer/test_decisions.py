@@ -337,7 +337,23 @@ def test_the_best_checkpoint_stays(small_job, small_pool, tmp_path):
     checkpoints.verify(folder)
     assert len(list((run / "anchors").iterdir())) == 2
     verify_run(run)
+    # The ledger says so, whenever there was a new best.
+    best_so_far, news = 0.0, []
+    for update in range(1, 6):
+        if accuracy[update] > best_so_far:
+            best_so_far = accuracy[update]
+            news.append((update + 1, update, best_so_far))
+    assert [
+        (row["update"], d["checkpoint"], d["accuracy"])
+        for row in ledger(run)
+        for d in row.get("decisions", [])
+        if d["decision"] == "keep_best"
+    ] == [(line, update, pytest.approx(mean)) for line, update, mean in news]
     # No longer asked for, it goes with the next start.
     train(load_config(run / "config.yaml", [("train.keep_best", "false")]), small_pool, run)
     assert [path.name for path in checkpoints.checkpoints_of(run / "checkpoints")] == left[1:]
     assert "its checkpoint was removed" in describe(RunStatus.of(run))[-1]
+    verify_run(run)
+    (run / f"evaluations/arithmetic-update-{best:06d}.parquet").unlink()
+    with pytest.raises(DataError, match=f"the decisions of update {best + 1} .* evaluations"):
+        verify_run(run)

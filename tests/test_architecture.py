@@ -55,7 +55,7 @@ LIBRARIES = {
     "ray": {"generation"},
 }
 #: The places that turn a config into objects; everything else takes plain arguments.
-CONFIG_READERS = ("pool/build/", "evaluation/run.py", "trainer/", "study/", "cli/", "config/")
+CONFIG_READERS = ("pool/build/", "evaluation/", "trainer/", "study/", "cli/", "config/")
 
 
 def name_of(path):

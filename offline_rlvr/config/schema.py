@@ -231,6 +231,12 @@ class Evaluation(Section):
         default=None, description="updates; null: before and after only"
     )
     seed: int = 1234
+    generation: Generation | None = Field(
+        default=None,
+        description="engine that loads each checkpoint and answers, e.g. {name: vllm, "
+        "gpu_memory_utilization: 0.3} beside the learner; null: the learner itself, by "
+        "transformers, which takes long where answers are",
+    )
 
 
 class Config(Section):

@@ -4,14 +4,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from offline_rlvr import problems as problem_sources
 from offline_rlvr.cache import Cache, cache_folder
 from offline_rlvr.config import Config
 from offline_rlvr.errors import ConfigError
+from offline_rlvr.evaluation.answers import Sample, answered_by
 from offline_rlvr.evaluation.records import Evaluation, Sampled
-from offline_rlvr.generation.hf import HFGenerator
 from offline_rlvr.generation.pretrained import forward_facts
 from offline_rlvr.generation.prompt import PromptFormat
 from offline_rlvr.generation.sampling import Sampling, seed_for
@@ -28,12 +28,10 @@ class Evaluator:
         name: Name of the problem set, for the result.
         problems: Held-out problems.
         prompts: Their token ids, one list per problem.
-        tokenizer: Decodes responses.
         sampling: The pool's sampling settings.
         verifier: An open verifier.
         k: Responses per problem.
         seed: Sampling seed.
-        batch_size: Responses per forward.
         base: What the answers of the untouched base depend on beside the other arguments, as JSON
             values: they are kept for other runs and taken from them. None: always sampled.
     """
@@ -43,25 +41,21 @@ class Evaluator:
         name: str,
         problems: Sequence[Problem],
         prompts: Sequence[Sequence[int]],
-        tokenizer: PreTrainedTokenizerBase,
         sampling: Sampling,
         verifier: Verifier,
         *,
         k: int,
         seed: int,
-        batch_size: int = 512,
         base: Mapping[str, Any] | None = None,
     ):
         self.name = name
         self.problems = problems
         self.prompts = prompts
-        self.tokenizer = tokenizer
         self.sampling = sampling
         self.verifier = verifier
         self.seeds = [
             [seed_for(seed, row, index) for index in range(k)] for row in range(len(problems))
         ]
-        self.batch_size = batch_size
         self.base = base
 
     @classmethod
@@ -82,7 +76,7 @@ class Evaluator:
         sets = config.build("evaluation.problems", problem_sources.load_sets)
         base = fingerprint and {
             "model": fingerprint,
-            "dtype": config.model.learner_dtype,
+            "answers": answered_by(config),
             **forward_facts(config.model.device),
         }
         evaluators = []
@@ -93,25 +87,23 @@ class Evaluator:
                     name,
                     problems,
                     _prompts(config, tokenizer, problems),
-                    tokenizer,
                     sampling,
                     verifier,
                     k=config.evaluation.k,
                     seed=config.evaluation.seed,
-                    batch_size=int(config.generation.params.get("batch_size", 512)),
                     base=base,
                 )
             )
         return evaluators
 
-    def evaluate(self, model: PreTrainedModel, update: int) -> Evaluation:
-        """Sample, verify and tabulate; the model's mode and global random state stay as they were.
+    def evaluate(self, sample: Sample, update: int) -> Evaluation:
+        """Sample, verify and tabulate.
 
         Args:
-            model: The policy.
+            sample: The policy.
             update: Updates it holds; 0 is the untouched base.
         """
-        responses = self._of_base(model) if update == 0 else self._sample(model)
+        responses = self._of_base(sample) if update == 0 else self._sampled(sample)
         pairs = [
             (problem.answer, response.text)
             for problem, row in zip(self.problems, responses, strict=True)
@@ -122,30 +114,28 @@ class Evaluator:
         rows = [verdicts[start : start + k] for start in range(0, len(verdicts), k)]
         return Evaluation.of(self.name, update, self.problems, responses, rows)
 
-    def _of_base(self, model: PreTrainedModel) -> list[list[Sampled]]:
+    def _of_base(self, sample: Sample) -> list[list[Sampled]]:
         """What the base answers, from an earlier run where there was one with equal settings."""
         if self.base is None:
-            return self._sample(model)
+            return self._sampled(sample)
         facts = {
             **self.base,
             "prompts": self.prompts,
             "seeds": self.seeds,
             "sampling": self.sampling.as_dict(),
-            "batch_size": self.batch_size,
         }
         cache = Cache(cache_folder("base-answers"), f"the base model's answers to {self.name}")
         kept = cache.get(facts)
         if kept is not None:
             return [[Sampled(*answer) for answer in row] for row in json.loads(kept)]
-        answers = self._sample(model)
+        answers = self._sampled(sample)
         cache.keep(facts, json.dumps(answers).encode())
         return answers
 
-    def _sample(self, model: PreTrainedModel) -> list[list[Sampled]]:
-        generator = HFGenerator(model, self.tokenizer, self.sampling, batch_size=self.batch_size)
-        responses = generator.generate(self.prompts, self.seeds)
+    def _sampled(self, sample: Sample) -> list[list[Sampled]]:
         return [
-            [Sampled(r.text, len(r.token_ids), r.finish_reason) for r in row] for row in responses
+            [Sampled(r.text, len(r.token_ids), r.finish_reason) for r in row]
+            for row in sample(self.prompts, self.seeds)
         ]
 
 

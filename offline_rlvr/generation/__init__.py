@@ -71,7 +71,7 @@ def responses_of(answers: Sequence[Answer]) -> list[list[Response]]:
 
 
 #: What every back-end is given beside its own settings.
-_GIVEN = {"name_or_path", "revision", "dtype", "device", "sampling"}
+_GIVEN = {"name_or_path", "revision", "dtype", "device", "sampling", "adapter"}
 
 
 def load(name: str, **params: Any) -> Generator:

@@ -164,8 +164,15 @@ class Engine:
         ).start()
         self.max_model_len: int = self.llm.model_config.max_model_len
 
-    def add(self, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[str]:
+    def add(
+        self, prompts: Sequence[Sequence[int]], params: Sequence[Any], lora: Any = None
+    ) -> list[str]:
         """Queue one request per prompt; returns the ids that `step` will answer with.
+
+        Args:
+            prompts: Token ids.
+            params: vLLM's sampling parameters of each.
+            lora: vLLM's `LoRARequest` for all; None: the model without an adapter.
 
         Raises:
             ResourceError: The engine died.
@@ -174,7 +181,10 @@ class Engine:
 
         try:
             ids = self.llm.enqueue(
-                [{"prompt_token_ids": list(prompt)} for prompt in prompts], params, use_tqdm=False
+                [{"prompt_token_ids": list(prompt)} for prompt in prompts],
+                params,
+                lora_request=lora,
+                use_tqdm=False,
             )
         except EngineDeadError as error:
             self._died(error)

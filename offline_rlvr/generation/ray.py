@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from offline_rlvr import generation
@@ -222,6 +223,7 @@ def load(
     slices_per_worker: int = 4,
     start_timeout_s: float = 1800,
     backend: Mapping[str, Any] | None = None,
+    adapter: str | Path | None = None,
 ) -> RayGenerator:
     """The generator of this back-end, by config name `ray`.
 
@@ -229,7 +231,7 @@ def load(
     engine: take about 64 * workers for `pool.chunk_groups`.
 
     Args:
-        name_or_path, revision, dtype: The model of every worker.
+        name_or_path, revision, dtype, adapter: The model of every worker.
         sampling: Settings of every response.
         device: `auto`, `cpu` or `cuda`: Ray gives each worker its own GPUs.
         workers: Sampling workers.
@@ -247,11 +249,11 @@ def load(
     """
     name, inner = _inner(backend)
     _check({"workers": workers, "slices_per_worker": slices_per_worker}, int, 1)
-    _check({"gpus_per_worker": gpus_per_worker}, (int, float), 0)
-    _check({"cpus_per_worker": cpus_per_worker}, (int, float), 0)
-    _check({"start_timeout_s": start_timeout_s}, (int, float), 0)
+    shares = {"gpus_per_worker": gpus_per_worker, "cpus_per_worker": cpus_per_worker}
+    _check({**shares, "start_timeout_s": start_timeout_s}, (int, float), 0)
     model = {"name_or_path": name_or_path, "revision": revision, "dtype": dtype, "device": device}
-    staff = Staff(name, {**inner, **model, "sampling": sampling}, gpus_per_worker, cpus_per_worker)
+    given = {**model, "adapter": adapter, "sampling": sampling}
+    staff = Staff(name, {**inner, **given}, gpus_per_worker, cpus_per_worker)
     started = join(address)
     try:
         staff.check_room(workers)

@@ -26,10 +26,11 @@ and values; 2 GiB by default.
 # vLLM is optional; where it is missing, pyright takes the module of that name beside this one.
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from transformers import PreTrainedTokenizerBase
 
@@ -56,6 +57,7 @@ class VLLMGenerator:
         arguments: Of vLLM's engine.
         platform: `cpu` or `cuda`: what vLLM is built for.
         seed_per_response: See above.
+        adapter: Folder of a PEFT adapter, used as it is.
 
     Raises:
         ConfigError: vLLM cannot sample at this temperature, or not with seeds.
@@ -69,6 +71,7 @@ class VLLMGenerator:
         arguments: Mapping[str, Any],
         platform: str,
         seed_per_response: bool = False,
+        adapter: Path | None = None,
     ):
         check_vllm_temperature(sampling)
         if seed_per_response and platform == "cpu":
@@ -81,6 +84,7 @@ class VLLMGenerator:
         self._arguments = {"model": str(folder), **arguments}
         self._platform = platform
         self._seed_per_response = seed_per_response
+        self._adapter = adapter
         self._engine: Engine | None = None
         self._closed = False
         self._finished: dict[str, Any] = {}
@@ -100,6 +104,7 @@ class VLLMGenerator:
         ids = engine.add(
             [prompts[row] for row, _ in requests],
             [self.params(len(own), own[0]) for _, own in requests],
+            self._lora(),
         )
         return partial(self._wait, len(prompts), dict(zip(ids, requests, strict=True)))
 
@@ -123,6 +128,13 @@ class VLLMGenerator:
             arguments = {**self._arguments, "seed": seed % 2**32}
             self._engine = Engine(arguments, self._platform)
         return self._engine
+
+    def _lora(self) -> Any:
+        if self._adapter is None:
+            return None
+        from vllm.lora.request import LoRARequest
+
+        return LoRARequest("adapter", 1, str(self._adapter))
 
     def params(self, n: int, seed: int | None = None) -> Any:
         """vLLM's sampling parameters of a request for `n` responses, none left to a default."""
@@ -216,6 +228,7 @@ def load(
     enforce_eager: bool | None = None,
     seed_per_response: bool = False,
     engine: Mapping[str, Any] | None = None,
+    adapter: str | Path | None = None,
 ) -> VLLMGenerator:
     """The generator of this back-end, by config name `vllm`; the settings are those above.
 
@@ -241,6 +254,7 @@ def load(
         # -1: the longest that model and memory allow
         "max_model_len": -1 if max_model_len is None else max_model_len,
         **{name: value for name, value in optional.items() if value is not None},
+        **(_room_for(Path(adapter)) if adapter else {}),
         **(engine or {}),
     }
     return VLLMGenerator(
@@ -250,4 +264,20 @@ def load(
         arguments,
         platform,
         seed_per_response,
+        Path(adapter) if adapter else None,
     )
+
+
+def _room_for(adapter: Path) -> dict[str, Any]:
+    """The engine arguments that an adapter needs; vLLM takes a few ranks only, and pads."""
+    from vllm.config.lora import MaxLoRARanks
+
+    rank = json.loads((adapter / "adapter_config.json").read_text("utf-8"))["r"]
+    allowed = [most for most in get_args(MaxLoRARanks) if most >= rank]
+    if not allowed:
+        raise ConfigError(
+            f"the adapter {str(adapter)!r} has rank {rank}; vLLM takes up to "
+            f"{max(get_args(MaxLoRARanks))}",
+            hint="sample with hf, or train with a smaller model.lora.rank",
+        )
+    return {"enable_lora": True, "max_lora_rank": min(allowed)}

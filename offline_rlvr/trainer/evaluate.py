@@ -1,5 +1,6 @@
 """Evaluate a run after the fact: newest checkpoint and base, with the run's own settings."""
 
+from functools import partial
 from pathlib import Path
 
 from transformers import PreTrainedModel
@@ -9,6 +10,7 @@ from offline_rlvr.config import load_config
 from offline_rlvr.config.schema import Model
 from offline_rlvr.errors import ConfigError, DataError
 from offline_rlvr.evaluation import evaluation_path, write_evaluation
+from offline_rlvr.evaluation.answers import answering
 from offline_rlvr.evaluation.run import Evaluator
 from offline_rlvr.generation import Sampling
 from offline_rlvr.generation.pretrained import load_model, load_tokenizer
@@ -55,18 +57,18 @@ def _evaluate_locked(run: RunFolder, *, force: bool) -> list[Path]:
         )
     applied = checkpoints.read_state(newest)["applied"]
     tokenizer = load_tokenizer(config.model.name_or_path, config.model.revision)
+    sampling = Sampling(**run.facts["sampling"])
     files = []
     with config.build("verifier", verifier.load) as judge:
-        evaluators = Evaluator.from_config(
-            config, tokenizer, Sampling(**run.facts["sampling"]), judge
-        )
+        evaluators = Evaluator.from_config(config, tokenizer, sampling, judge)
         for update in sorted({0, applied}):
             paths = {evaluation_path(path, e.name, update): e for e in evaluators}
             wanted = {file: e for file, e in paths.items() if force or not file.exists()}
-            if wanted:
-                model = trained_model(config.model, newest / "model" if update else None)
-            for file, evaluator in wanted.items():
-                write_evaluation(file, evaluator.evaluate(model, update))
+            checkpoint = newest / "model" if update else None
+            learner = partial(trained_model, config.model, checkpoint)
+            with answering(config, sampling, learner, checkpoint) as sample:
+                for file, evaluator in wanted.items():
+                    write_evaluation(file, evaluator.evaluate(sample, update))
             files += paths
     return files
 

@@ -31,6 +31,7 @@ MAY_CHANGE = {
     "train.devices",  # the same sums in another order
     "train.strategy",
     "evaluation.every",
+    "evaluation.generation",  # who answers, not what is asked
     "model.device",
     "logger",
 }

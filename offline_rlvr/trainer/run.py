@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -19,6 +20,7 @@ from offline_rlvr.evaluation import (
     read_evaluations,
     write_evaluation,
 )
+from offline_rlvr.evaluation.answers import answering
 from offline_rlvr.evaluation.run import Evaluator
 from offline_rlvr.generation.pretrained import load_tokenizer
 from offline_rlvr.lock import WriterLock
@@ -89,7 +91,7 @@ def train(
             checkpoint_every=config.train.checkpoint_every,
             keep=config.train.keep_checkpoints,
             evaluate_every=config.evaluation.every,
-            evaluate=lambda update: _evaluate(config, run, evaluators, curves, module, update),
+            evaluate=partial(_evaluate, config, setup, run, evaluators, curves, module),
             best=lambda: _best(config, run),
             stop=stop,
             progress=stack.enter_context(Progress("updates", setup.last, "updates")),
@@ -168,6 +170,7 @@ def _where_it_stopped(
 
 def _evaluate(
     config: Config,
+    setup: Setup,
     run: RunFolder,
     evaluators: Sequence[Evaluator],
     curves: Curves,
@@ -177,22 +180,23 @@ def _evaluate(
     """Evaluate and store every set whose result is not there."""
     paths = {evaluation_path(run.path, e.name, update): e for e in evaluators}
     missing = {path: evaluator for path, evaluator in paths.items() if not path.exists()}
-    if not missing:
-        return
-    model = cast(PreTrainedModel, module.policy.model)
-    if module.ranks.sharded:  # the other processes wait, and this one holds a part of each weight
-        folder = checkpoints.folder_of(run.checkpoints, update)
-        model = trained_model(config.model, folder / "model" if update else None)
-    for path, evaluator in missing.items():
-        with eager():
-            result = evaluator.evaluate(model, update)
-        write_evaluation(path, result)
-        curves.add_evaluation(result)
-        mean = result.summary()[f"mean@{result.n}"]["value"]
-        print(
-            f"evaluated after update {update} on {result.name}: mean@{result.n} {mean:.1%}",
-            flush=True,
-        )
+    checkpoint = checkpoints.folder_of(run.checkpoints, update) / "model" if update else None
+
+    def learner() -> PreTrainedModel:
+        if module.ranks.sharded:  # the others wait, and this one holds a part of each weight
+            return trained_model(config.model, checkpoint)
+        return cast(PreTrainedModel, module.policy.model)
+
+    with answering(config, setup.sampling, learner, checkpoint) as sample, eager():
+        for path, evaluator in missing.items():
+            result = evaluator.evaluate(sample, update)
+            write_evaluation(path, result)
+            curves.add_evaluation(result)
+            mean = result.summary()[f"mean@{result.n}"]["value"]
+            print(
+                f"evaluated after update {update} on {result.name}: mean@{result.n} {mean:.1%}",
+                flush=True,
+            )
 
 
 def _evaluate_late(
@@ -208,9 +212,9 @@ def _evaluate_late(
     module = make_module(config, setup, run.path, Ranks(), record=lambda result: None)
     # It may not have been done.
     prune(run.checkpoints, config.train.keep_checkpoints, _best(config, run), module.anchors)
-    _evaluate(config, run, evaluators, curves, module, 0)
+    _evaluate(config, setup, run, evaluators, curves, module, 0)
     load_weights(module.policy, newest / "model")
-    _evaluate(config, run, evaluators, curves, module, applied)
+    _evaluate(config, setup, run, evaluators, curves, module, applied)
 
 
 def _evaluators(

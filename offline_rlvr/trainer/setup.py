@@ -7,6 +7,7 @@ from offline_rlvr import objectives, verifier
 from offline_rlvr import problems as problem_sources
 from offline_rlvr.config import Config
 from offline_rlvr.errors import ConfigError, IncompatibleError
+from offline_rlvr.evaluation.answers import check_engine
 from offline_rlvr.generation.pretrained import fingerprint
 from offline_rlvr.generation.sampling import LOGPROB_MODE, RESCORED, Sampling
 from offline_rlvr.objectives.interface import Objective
@@ -57,6 +58,7 @@ def set_up(config: Config, pool_path: Path) -> Setup:
     config.build("verifier", verifier.load)
     if config.evaluation.problems is not None:
         config.build("evaluation.problems", problem_sources.load)
+    check_engine(config)
     check_logger(config)
     check_conditions(config)
     if config.train.keep_best and config.evaluation.problems is None:

@@ -9,7 +9,8 @@ from transformers import GenerationConfig
 
 from offline_rlvr.errors import ConfigError, DataError, IncompatibleError
 from offline_rlvr.generation import Sampling, load, seed_for
-from offline_rlvr.generation.hf import HFGenerator, inverse_cdf
+from offline_rlvr.generation.draw import inverse_cdf
+from offline_rlvr.generation.hf import HFGenerator
 from offline_rlvr.generation.pretrained import load_model, load_tokenizer
 
 #: float32 forward of one row against another batch shape, and with against without a KV cache.

@@ -1,8 +1,7 @@
-"""The adapter of a checkpoint is one that vLLM serves as it is, with the policy's log-probs."""
+"""The adapter of a checkpoint is sampled by vLLM as it is, with the policy's log-probs."""
 
 import importlib.util
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import pytest
 import torch
 
 from offline_rlvr.batch import PoolBatch
-from offline_rlvr.generation.pretrained import BUILTIN_FOLDER, load_tokenizer
+from offline_rlvr.generation.pretrained import load_tokenizer
 from offline_rlvr.policy.load import load_policy, save_policy
 
 #: float32 kernels of two engines; 5e-6 was measured.
@@ -23,7 +22,7 @@ PROMPT = list(range(5, 20))
 
 @pytest.mark.vllm
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
-def test_vllm_serves_an_adapter_with_the_log_probs_of_the_policy(tmp_path):
+def test_vllm_samples_with_an_adapter_with_the_log_probs_of_the_policy(tmp_path):
     policy = load_policy("builtin", device="cpu", lora={"rank": 8})
     torch.manual_seed(0)
     with torch.no_grad():  # a fresh adapter changes nothing
@@ -43,10 +42,8 @@ def test_vllm_serves_an_adapter_with_the_log_probs_of_the_policy(tmp_path):
 def sample(adapter, output):
     """Four responses of the built-in model under the adapter, with vLLM's log-probs."""
     driver = pathlib.Path(__file__).with_name("sample_with_adapter.py")
-    settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
     done = subprocess.run(
-        [sys.executable, driver, BUILTIN_FOLDER, adapter, output, *map(str, PROMPT)],
-        env={**os.environ, **settings},
+        [sys.executable, driver, adapter, output, *map(str, PROMPT)],
         capture_output=True,
         text=True,
         timeout=400,

@@ -11,8 +11,9 @@ from transformers import AutoModelForCausalLM
 from offline_rlvr.config import load_config
 from offline_rlvr.diagnostics.catalogue import describe
 from offline_rlvr.errors import ConfigError, IncompatibleError, QualityGateError
-from offline_rlvr.evaluation import read_evaluations
+from offline_rlvr.evaluation import read_evaluation, read_evaluations
 from offline_rlvr.stream import Plan, read_rows
+from offline_rlvr.trainer.evaluate import evaluate_run
 from offline_rlvr.trainer.run import train
 from offline_rlvr.trainer.verify import verify_run
 
@@ -209,6 +210,46 @@ def test_the_base_answers_once_for_all_runs_and_is_judged_in_each(
     assert judged.rewards.sum() == 0 < first.rewards.sum()
     for name, change in {"k": ("evaluation.k", "3"), "seed": ("evaluation.seed", "5")}.items():
         assert not base(name, change)[0]
+
+
+ENGINE = ("evaluation.generation", "{name: hf, batch_size: 7}")
+
+
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+def test_an_engine_answers_with_the_weights_of_each_checkpoint(
+    small_job, small_pool, tmp_path, lora
+):
+    """A model that transformers loads from the checkpoint answers as the learner itself does."""
+    settings = [("train.learning_rate", "1e-3"), ("evaluation.every", "3")]
+    if lora:
+        settings = [("model.lora", "{rank: 4}"), ("train.learning_rate", "1e-2"), settings[1]]
+    train(job(small_job, *settings), small_pool, tmp_path / "learner")
+    train(job(small_job, *settings, ENGINE), small_pool, tmp_path / "engine")
+    learner, engine = (read_evaluations(tmp_path / name) for name in ("learner", "engine"))
+    assert [e.update for e in engine] == [0, 3, 6]
+    assert [e.texts for e in engine] == [e.texts for e in learner]
+    assert engine[0].texts != engine[2].texts
+    # It may be changed later, and after the fact.
+    for file in (tmp_path / "engine/evaluations").iterdir():
+        file.unlink()
+    files = evaluate_run(tmp_path / "engine")
+    assert [read_evaluation(file).texts for file in files] == [learner[0].texts, learner[2].texts]
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ("{name: server, url: 'http://localhost:1'}", "goes on serving the model"),
+        ("{name: hf, batch: 7}", "has no setting 'batch'"),
+        ("{name: nothing}", "unknown generation back-end"),
+    ],
+)
+def test_an_engine_that_cannot_answer_is_refused_before_training(
+    small_job, small_pool, tmp_path, engine, words
+):
+    with pytest.raises(ConfigError, match=words):
+        train(job(small_job, ("evaluation.generation", engine)), small_pool, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_another_objective_parameter_is_named_with_file_and_line(small_job, small_pool, tmp_path):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from offline_rlvr.errors import DataError
 from offline_rlvr.evaluation import Evaluation, read_evaluations
 from offline_rlvr.stream.journal import read_rows
-from offline_rlvr.trainer.decisions import STOP, Decision, decisions_in
+from offline_rlvr.trainer.decisions import STOP, Decision, decisions_in, reason
 
 #: Updates whose responses enter `weights/ess` (see `objectives.md`: the last 8).
 ESS_WINDOW = 8
@@ -70,12 +70,20 @@ class RunRecord:
     @property
     def planned(self) -> int | None:
         """Updates to apply, when recorded: those of the plan, or `train.max_updates` if fewer."""
-        limits = [self.part("plan").get("updates"), self._max_updates()]
+        limits = [self.part("plan").get("updates"), self._of_training("max_updates")]
         return min((limit for limit in limits if limit), default=None)
 
-    def _max_updates(self) -> int | None:
+    @property
+    def stop_when(self) -> str | None:
+        """What may end it early, by its config: `metric weights/ess, below 0.001, for 20`."""
+        condition = self._of_training("stop_when")
+        if not isinstance(condition, dict):
+            return None
+        return reason({key: value for key, value in condition.items() if value is not None})
+
+    def _of_training(self, key: str) -> Any:
         try:
-            return yaml.safe_load(self.config)["train"]["max_updates"]
+            return yaml.safe_load(self.config)["train"][key]
         except (yaml.YAMLError, KeyError, TypeError):
             return None  # no config, or one that a person has edited
 

@@ -103,6 +103,23 @@ def test_standings_are_the_means_of_the_evaluation_files(trained, compared):
     assert np.mean(list(pair["by_seed"].values())) == pytest.approx(difference, abs=1e-12)
 
 
+def test_a_run_that_ended_itself_is_compared_and_said_to_be_shorter(
+    trained, small_job, small_pool, tmp_path
+):
+    stop = ("train.stop_when", "{metric: drift/abs_log_ratio, above: 0, for: 3}")
+    for seed in (0, 1):
+        config = load_config(small_job, [stop, ("train.seed", str(seed))])
+        train(config, small_pool, tmp_path / f"short-{seed}")
+    runs = [*(tmp_path / f"short-{seed}" for seed in (0, 1)), *sorted(trained.glob("ggpo-*"))]
+    result = compare_runs(runs, tmp_path / "comparison")
+    names = [method["name"] for method in result.facts["methods"]]
+    condition = "metric drift/abs_log_ratio, above 0, for 3"
+    assert sorted(names) == ["ggpo train.stop_when=" + words for words in (condition, "none")]
+    words = f"Ended early by train.stop_when: ggpo train.stop_when={condition} after update 3"
+    assert words in result.page.read_text()
+    assert "(seed 0), ggpo" in (result.page.parent / "compare.md").read_text()
+
+
 def test_files_hold_the_same_numbers(trained, compared):
     folder = compared.page.parent
     rows = rows_of(folder / "accuracy.csv")

@@ -85,6 +85,11 @@ class Method:
         chosen = {s: [e for e in f if update in (None, e.update)] for s, f in found.items()}
         return {seed: results[-1] for seed, results in chosen.items() if results}
 
+    @property
+    def ended(self) -> dict[int, int]:
+        """Seed -> update after which train.stop_when ended it, of those that it ended."""
+        return {seed: run.applied for seed, run in self.runs.items() if run.ended}
+
     def last(self, key: str, updates: int = 1) -> float | None:
         """Mean over seeds of a metric's last values; None when a seed never measured it."""
         series = [run.series(key) for run in self.runs.values()]
@@ -224,7 +229,8 @@ def _refuse(first: RunRecord, run: RunRecord, differing: Sequence[str]) -> None:
 
 
 def _settings(run: RunRecord) -> Settings:
-    return {k: v for k, v in run.part("settings").items() if not _starts(k, NO_METHOD)}
+    settings = {k: v for k, v in run.part("settings").items() if not _starts(k, NO_METHOD)}
+    return settings | ({"train.stop_when": run.stop_when} if run.stop_when else {})
 
 
 def _identity(run: RunRecord) -> Settings:

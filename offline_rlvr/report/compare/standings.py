@@ -236,7 +236,20 @@ def drifted(field: Field) -> str:
     floor = field.methods[0].last("drift/noise_floor")
     beside = f" (noise floor {number(floor)})" if floor is not None else ""
     rest = "" if len(named) == len(known) else "; the others in the table"
-    return f"Drift from the behavior policy at the end, nats per token{beside}: {each}{rest}."
+    return (
+        f"Drift from the behavior policy at the end, nats per token{beside}: {each}{rest}."
+        + _ended_early(field)
+    )
+
+
+def _ended_early(field: Field) -> str:
+    """Which runs had fewer updates than the others."""
+    early = [
+        f"{method.name} after update {update} (seed {seed})"
+        for method in field.methods
+        for seed, update in method.ended.items()
+    ]
+    return f" Ended early by train.stop_when: {', '.join(early)}." if early else ""
 
 
 def best_of(field: Field, name: str) -> dict[str, int | None]:

@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
+from offline_rlvr.diagnostics.catalogue import STANDARD_ERROR
 from offline_rlvr.evaluation import bootstrap_interval, mean_at_k
 from offline_rlvr.report import style
 from offline_rlvr.report.record import RunRecord, Series
@@ -13,6 +14,8 @@ from offline_rlvr.report.verdict import Comparison
 
 #: More points than this are averaged in equal blocks: the page stays light, the shape stays.
 POINTS = 400
+#: Standard errors on either side of an estimate.
+NORMAL_95 = 1.96
 
 Lines = Sequence[tuple[str, str, str, str]]
 DRIFT: Lines = (
@@ -121,7 +124,9 @@ def lines(run: RunRecord, wanted: Lines, *, log: bool) -> style.Draw:
 
 
 def _draw_lines(ax: Axes, run: RunRecord, wanted: Lines) -> int:
-    """Draw the measured ones; their number. Says so in the panel when there is none."""
+    """Draw the measured ones, with a 95 % band where their standard errors were measured, too;
+    their number. Says so in the panel when there is none.
+    """
     drawn = 0
     for key, label, color, dashes in wanted:
         series = run.series(key)
@@ -130,6 +135,10 @@ def _draw_lines(ax: Axes, run: RunRecord, wanted: Lines) -> int:
         x, y = _thinned(series)
         marker = "o" if len(x) <= 12 else None
         ax.plot(x, y, color=color, linestyle=dashes, label=label, marker=marker, markersize=4)
+        error = run.series(key + STANDARD_ERROR)
+        if len(error) == len(series):
+            half = NORMAL_95 * _thinned(error)[1]
+            ax.fill_between(x, y - half, y + half, color=color, alpha=0.18, linewidth=0)
         drawn += 1
     if drawn:
         _update_axis(ax)

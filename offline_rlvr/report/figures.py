@@ -81,7 +81,7 @@ def drift_figures(run: RunRecord) -> list[Figured]:
                 "drift/abs_log_ratio",
                 "Drift, nats per token",
                 "How far the policy has moved from the one that sampled the pool; at the noise "
-                "floor it has not.",
+                "floor it has not. Bands: 95 % of what other probe groups would have shown.",
                 partial(curves.draw_drift, run=run),
             ),
             Panel(

@@ -1,12 +1,16 @@
 """How long a study takes and how much disk it needs, from the first updates of its first run."""
 
+import hashlib
+import json
 import shutil
 import statistics
 import time
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from offline_rlvr.amounts import duration, size
+from offline_rlvr.durable import write_file
 from offline_rlvr.stream import Plan, read_rows
 from offline_rlvr.study.commands import Commands
 from offline_rlvr.study.runs import StudyRun
@@ -34,13 +38,29 @@ class Pilot:
     other_bytes: float
 
     @classmethod
+    def of(cls, run: StudyRun, pool: Path, commands: Commands) -> "Pilot":
+        """What an earlier start of the study measured with this job, or else now."""
+        file = run.folder.parent / "logs" / "pilot.json"
+        job = [hashlib.sha256(run.config.to_yaml().encode()).hexdigest(), commands.parallel]
+        with suppress(
+            OSError, ValueError, TypeError, AttributeError
+        ):  # what is damaged is replaced
+            kept = json.loads(file.read_text("utf-8"))
+            if kept.pop("job", None) == job:
+                return cls(**kept)
+        pilot = cls.measure(run, pool, commands)
+        write_file(file, json.dumps({"job": job, **asdict(pilot)}).encode(), replace=True)
+        return pilot
+
+    @classmethod
     def measure(cls, run: StudyRun, pool: Path, commands: Commands) -> "Pilot":
         """Train a few updates of a run in a folder that is removed again."""
         folder = run.folder.parent / "pilot"
         shutil.rmtree(folder, ignore_errors=True)
-        log = run.folder.parent / "logs" / "pilot.log"
+        log, job = (run.folder.parent / "logs" / f"pilot.{end}" for end in ("log", "yaml"))
+        write_file(job, run.config.to_yaml().encode(), replace=True)
         start = time.monotonic()
-        arguments = ["train", run.job, "--pool", pool, "--run", folder, "--max-updates", UPDATES]
+        arguments = ["train", job, "--pool", pool, "--run", folder, "--max-updates", UPDATES]
         commands.run(arguments, log)
         seconds = time.monotonic() - start
         rows = [row["time/update_s"] for row in read_rows(folder / "metrics.jsonl")]
@@ -71,15 +91,15 @@ class Pilot:
         kept = run.config.train.keep_checkpoints
         return kept * self.checkpoint_bytes + self.updates(run) * self.other_bytes
 
-    def describe(self, runs: list[StudyRun], parallel: int) -> str:
-        """One line about what is still to be done."""
+    def describe(self, runs: list[StudyRun], method: str, parallel: int) -> str:
+        """One line about what is still to be done; `method` was the pilot's."""
         seconds = sum(map(self.seconds, runs)) / parallel
         disk = sum(map(self.disk, runs))
         updates = sum(map(self.updates, runs))
         return (
             f"{len(runs)} runs to go, {updates:,} updates in all; about {duration(seconds)} "
             f"with {parallel} at a time, and {size(disk)} of disk (from {UPDATES} updates of "
-            f"{runs[0].method})"
+            f"{method})"
         )
 
 

@@ -38,7 +38,9 @@ def run_study(study: Study, output: Path, *, parallel: int = 1, dry_run: bool = 
     if not dry_run and left:
         _build_pool(study, output, commands)
     if left and (study.pool / "pool.json").is_file():
-        print(Pilot.measure(left[0], study.pool, commands).describe(left, parallel), flush=True)
+        # Always with the first run's job, finished or not, so that it is measured once.
+        pilot = Pilot.of(runs[0], study.pool, commands)
+        print(pilot.describe(left, runs[0].method, parallel), flush=True)
     if dry_run:
         return
 

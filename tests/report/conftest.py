@@ -96,6 +96,7 @@ class RunMaker:
                 "policy/entropy": 0.62 - 0.1 * progress if update % 5 == 0 else None,
                 "gibbs/ess_q_median": 1.4 + 0.6 * rng.random(),
                 "probe/abs_log_ratio": drift * 0.9,
+                "probe/abs_log_ratio_se": drift * 0.1,
                 "probe/k3_behavior_policy": drift**2 * 1.5,
             }
             if update == 1:

@@ -5,9 +5,11 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+from matplotlib.figure import Figure
 
 from offline_rlvr.errors import DataError
 from offline_rlvr.report import plain_summary, readme_figure, render_report
+from offline_rlvr.report.curves import draw_drift
 from offline_rlvr.report.inert import inert, one_line, shortened
 from offline_rlvr.report.record import read_run
 
@@ -212,3 +214,20 @@ def test_long_text_keeps_its_end():
     assert short.endswith("\\boxed{7}")
     assert "[... 3,414 characters left out ...]" in short
     assert shortened("x" * 1650) == "x" * 1650
+
+
+def test_a_band_shows_the_standard_error_of_the_probe(finished_run):
+    ax = Figure().add_subplot()
+    run = read_run(finished_run)
+    draw_drift(ax, run)
+    (band,) = ax.collections
+    (path,) = band.get_paths()
+    at = {round(x): [] for x, _ in path.vertices}
+    for x, y in path.vertices:
+        at[round(x)].append(y)
+    update, *_, last = run.series("probe/abs_log_ratio").updates
+    for number in (update, last):
+        row = run.metrics[number - 1]
+        value, error = row["probe/abs_log_ratio"], row["probe/abs_log_ratio_se"]
+        assert min(at[number]) == pytest.approx(value - 1.96 * error)
+        assert max(at[number]) == pytest.approx(value + 1.96 * error)

@@ -121,6 +121,15 @@ def test_the_plan_is_shown_without_training(command, study_file, tmp_path):
     assert "4 runs to go, 12 updates in all" in said
     assert find_runs(output) == []
     assert not (output / "pilot").exists()
+    # What it rests on is measured once, and again where it was damaged.
+    log, figures = output / "logs/pilot.log", output / "logs/pilot.json"
+    for content, measured in ((figures.read_bytes(), False), (b"[]", True), (b'{"job": 1', True)):
+        figures.write_bytes(content)
+        log.unlink(missing_ok=True)
+        code, again = command("study", study_file(), "--output", output, "--dry-run")
+        assert code == 0
+        assert log.exists() == measured
+        assert measured or again == said
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,11 @@ from offline_rlvr.evaluation.intervals import (
 
 
 def seeded_interval(
-    *tables: ArrayLike, level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0
+    *tables: ArrayLike,
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    within: tuple[float, float] = (-np.inf, np.inf),
 ) -> Interval:
     """Mean over seeds and problems with its interval; several tables are strata of problems.
 
@@ -35,6 +39,7 @@ def seeded_interval(
         level: Coverage, in (0, 1).
         resamples: Replicates.
         seed: Same seed, same interval.
+        within: What a mean can be: with two seeds Student's t may reach beyond it.
 
     Returns:
         The interval; `problems` counts those measured under every seed.
@@ -53,7 +58,7 @@ def seeded_interval(
     error = (_seed_variance(values) / seeds) ** 0.5
     means = sums / values.shape[1] + error * rng.standard_t(seeds - 1, resamples)
     tail = (1 - level) / 2
-    low, high = np.quantile(means, (tail, 1 - tail))
+    low, high = np.clip(np.quantile(means, (tail, 1 - tail)), *within)
     return Interval(float(values.mean()), float(low), float(high), values.shape[1])
 
 

@@ -31,6 +31,14 @@ def test_seeds_that_differ_widen_it():
     assert apart.high - apart.low > 2 * 4.0 * 0.05 / 3**0.5
 
 
+def test_an_interval_does_not_leave_what_a_mean_can_be():
+    values = np.tile(RNG.random(60), (2, 1)) * np.array([[0.2], [1.0]])
+    wide, kept = seeded_interval(values), seeded_interval(values, within=(0, 1))
+    assert wide.low < 0 < 1 < wide.high
+    assert (kept.low, kept.high) == (0, 1)
+    assert kept.value == wide.value
+
+
 def test_sets_are_strata_and_unmeasured_problems_are_left_out():
     first, second = RNG.random((2, 10)), RNG.random((2, 30))
     second[1, 4] = np.nan

@@ -24,9 +24,9 @@ def differences(one, other):
     return {key[1:].partition(".lora")[0] for key in keys}
 
 
-def test_every_objective_trains_all_weights_and_an_adapter_with_two_seeds():
+def test_every_objective_trains_all_weights_and_an_adapter_with_three_seeds():
     methods = [name + kind for kind in ("", "_lora") for name in OBJECTIVES]
-    assert list(STUDY.jobs) == [(method, seed) for seed in (0, 1) for method in methods]
+    assert list(STUDY.jobs) == [(method, seed) for seed in (0, 1, 2) for method in methods]
     for (method, _), config in STUDY.jobs.items():
         assert config.objective.name == method.removesuffix("_lora")
         assert (config.model.lora is not None) == method.endswith("_lora")

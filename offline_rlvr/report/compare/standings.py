@@ -110,6 +110,20 @@ class Field:
         """Every seed of any method."""
         return sorted({seed for method in self.methods for seed in method.runs})
 
+    @cached_property
+    def possible(self) -> tuple[float, float]:
+        """What a mean reward can be: 0 to 1, and wider where rewards were."""
+        runs = [run for method in self.methods for run in method.runs.values()]
+        found = [e.rewards for run in runs for e in run.evaluations]
+        rewards = np.concatenate([[0.0, 1.0], *(table[~np.isnan(table)] for table in found)])
+        return float(rewards.min()), float(rewards.max())
+
+    @property
+    def possible_difference(self) -> tuple[float, float]:
+        """What two mean rewards can differ by."""
+        low, high = self.possible
+        return low - high, high - low
+
     def base(self, name: str) -> list[Evaluation]:
         """The base model's answers, once for each seed."""
         found: dict[int, Evaluation] = {}
@@ -142,9 +156,9 @@ class Field:
         gains = [after - before for after, before in zip(over(mean), over(mean, 0), strict=True)]
         return Standing(
             method,
-            mean=seeded_interval(*over(mean)),
-            passed=seeded_interval(*over(self.passed)),
-            gain=seeded_interval(*gains),
+            mean=seeded_interval(*over(mean), within=self.possible),
+            passed=seeded_interval(*over(self.passed), within=(0, 1)),
+            gain=seeded_interval(*gains, within=self.possible_difference),
             drift=method.last("drift/abs_log_ratio", ESS_WINDOW),
             k3=method.last("drift/k3_behavior_policy", ESS_WINDOW),
             ess=method.last("weights/ess"),
@@ -159,7 +173,8 @@ class Field:
             differences.append(mine - other)
         each = map(known_mean, np.concatenate(differences, axis=1))
         by_seed = dict(zip(shared, each, strict=True))
-        return Pair(first.name, second.name, seeded_interval(*differences), by_seed)
+        difference = seeded_interval(*differences, within=self.possible_difference)
+        return Pair(first.name, second.name, difference, by_seed)
 
 
 def known_mean(values: Floats) -> float:

@@ -77,7 +77,7 @@ def set_table(field: Field, name: str) -> Table:
         passes = [
             known_mean(table(evaluations, lambda e, k=k: pass_at_k_of(e.rewards, k))) for k in ks
         ]
-        found = seeded_interval(means)
+        found = seeded_interval(means, within=field.possible)
         texts = [percent(found.value), ends(found), *(percent(p) for p in passes)]
         return [label, *texts, beside]
 

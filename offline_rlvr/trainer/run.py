@@ -209,7 +209,10 @@ def _evaluate_late(
     applied: int,
 ) -> None:
     """What a run that is trained to its end was stopped before."""
-    module = make_module(config, setup, run.path, Ranks(), record=lambda result: None)
+    plain = config.model_copy(
+        update={"model": config.model.model_copy(update={"compile": False})}  # it only answers
+    )
+    module = make_module(plain, setup, run.path, Ranks(), record=lambda result: None)
     # It may not have been done.
     prune(run.checkpoints, config.train.keep_checkpoints, _best(config, run), module.anchors)
     _evaluate(config, setup, run, evaluators, curves, module, 0)

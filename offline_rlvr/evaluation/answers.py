@@ -94,6 +94,13 @@ def check_engine(config: Config) -> None:
     config.build("evaluation.generation", generation.check)
 
 
+def engine_of(config: Config) -> str:
+    """`transformers float32` or `vllm bfloat16`: what samples the answers, and its precision."""
+    by = answered_by(config)
+    name = generation.engine_of(by["name"] or "hf", by["settings"])
+    return f"{'transformers' if name == 'hf' else name} {by['dtype']}"
+
+
 def answered_by(config: Config) -> dict[str, Any]:
     """Engine, precision and settings of the answers, as JSON values."""
     engine = config.evaluation.generation

@@ -38,6 +38,7 @@ def write_evaluation(path: Path, evaluation: Evaluation) -> None:
     metadata = {
         "offline_rlvr.name": evaluation.name,
         "offline_rlvr.update": str(evaluation.update),
+        "offline_rlvr.engine": evaluation.engine,
     }
     unscored = np.isnan(evaluation.rewards)
     rewards = [
@@ -93,6 +94,7 @@ def read_evaluation(path: Path) -> Evaluation:
             tuple(map(tuple, lists["texts"])),
             np.array(lists["lengths"], np.int32),
             tuple(map(tuple, lists["finish_reasons"])),
+            metadata.get(b"offline_rlvr.engine", b"").decode(),
         )
     except DataError as error:
         raise DataError(f"{path}: {error.message}", hint=hint) from error

@@ -40,6 +40,7 @@ class Evaluation:
         texts: [P][n] responses as text.
         lengths: [P, n] response tokens.
         finish_reasons: [P][n], `stop` or `length` (truncated).
+        engine: What sampled the responses, and its precision: `vllm bfloat16`; empty: not recorded.
 
     Raises:
         DataError: Sizes differ, an id repeats, or a reward contradicts its status.
@@ -55,6 +56,7 @@ class Evaluation:
     texts: tuple[tuple[str, ...], ...]
     lengths: NDArray[np.int32]
     finish_reasons: tuple[tuple[str, ...], ...]
+    engine: str = ""
 
     def __post_init__(self) -> None:
         problems = len(self.problem_ids)
@@ -93,6 +95,8 @@ class Evaluation:
         problems: Sequence[Problem],
         responses: Sequence[Sequence[Sampled]],
         verdicts: Sequence[Sequence[Verdict]],
+        *,
+        engine: str = "",
     ) -> "Evaluation":
         """From what sampling and verifying gave: n responses and verdicts for each problem."""
         table = [[np.nan if v.reward is None else v.reward for v in row] for row in verdicts]
@@ -109,6 +113,7 @@ class Evaluation:
             tuple(tuple(r.text for r in row) for row in responses),
             np.array([[r.tokens for r in row] for row in responses], np.int32),
             tuple(tuple(r.finish_reason for r in row) for row in responses),
+            engine,
         )
 
     @property

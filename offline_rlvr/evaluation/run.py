@@ -10,7 +10,7 @@ from offline_rlvr import problems as problem_sources
 from offline_rlvr.cache import Cache, cache_folder
 from offline_rlvr.config import Config
 from offline_rlvr.errors import ConfigError
-from offline_rlvr.evaluation.answers import Sample, answered_by
+from offline_rlvr.evaluation.answers import Sample, answered_by, engine_of
 from offline_rlvr.evaluation.records import Evaluation, Sampled
 from offline_rlvr.generation.pretrained import forward_facts
 from offline_rlvr.generation.prompt import PromptFormat
@@ -32,6 +32,7 @@ class Evaluator:
         verifier: An open verifier.
         k: Responses per problem.
         seed: Sampling seed.
+        engine: What samples the answers, for the result.
         base: What the answers of the untouched base depend on beside the other arguments, as JSON
             values: they are kept for other runs and taken from them. None: always sampled.
     """
@@ -46,6 +47,7 @@ class Evaluator:
         *,
         k: int,
         seed: int,
+        engine: str,
         base: Mapping[str, Any] | None = None,
     ):
         self.name = name
@@ -56,6 +58,7 @@ class Evaluator:
         self.seeds = [
             [seed_for(seed, row, index) for index in range(k)] for row in range(len(problems))
         ]
+        self.engine = engine
         self.base = base
 
     @classmethod
@@ -91,6 +94,7 @@ class Evaluator:
                     verifier,
                     k=config.evaluation.k,
                     seed=config.evaluation.seed,
+                    engine=engine_of(config),
                     base=base,
                 )
             )
@@ -112,7 +116,7 @@ class Evaluator:
         verdicts = self.verifier.score(pairs)
         k = len(self.seeds[0])
         rows = [verdicts[start : start + k] for start in range(0, len(verdicts), k)]
-        return Evaluation.of(self.name, update, self.problems, responses, rows)
+        return Evaluation.of(self.name, update, self.problems, responses, rows, engine=self.engine)
 
     def _of_base(self, sample: Sample) -> list[list[Sampled]]:
         """What the base answers, from an earlier run where there was one with equal settings."""

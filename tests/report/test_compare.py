@@ -4,7 +4,9 @@ import csv
 import json
 import os
 import re
+import shutil
 import socket
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,20 +14,19 @@ from matplotlib.image import imread
 
 from offline_rlvr.config import load_config
 from offline_rlvr.errors import BusyError, ConfigError, DataError, IncompatibleError
-from offline_rlvr.evaluation import Interval, read_evaluations
+from offline_rlvr.evaluation import (
+    Interval,
+    read_evaluation,
+    read_evaluations,
+    write_evaluation,
+)
 from offline_rlvr.lock import OWNER_NAME
 from offline_rlvr.numerics.pass_at_k import pass_at_k
 from offline_rlvr.report import render_report
 from offline_rlvr.report.compare import compare_runs
 from offline_rlvr.report.compare.methods import read_methods
-from offline_rlvr.report.compare.standings import (
-    Field,
-    Pair,
-    best_of,
-    how_sure,
-    single_answer,
-    verdict,
-)
+from offline_rlvr.report.compare.sentences import best_of, how_sure, single_answer, verdict
+from offline_rlvr.report.compare.standings import Field, Pair
 from offline_rlvr.stream import read_rows
 from offline_rlvr.trainer.run import train
 
@@ -251,6 +252,33 @@ def test_a_clear_winner_and_a_tie(made):
     won, sentence = verdict(Field(read_methods(paths)))
     assert not won
     assert "no difference is shown to cispo; it beats the 2 others" in sentence
+
+
+def test_seeds_that_not_every_method_has_are_left_out_and_named(made):
+    """The better seed of one method is no advantage over a method that was not trained with it."""
+    paths = [
+        made("ggpo-0", 0.6),
+        made("pg-0", 0.7, objective__name="pg"),
+        made("ggpo-1", 0.9, train__seed=1),
+    ]
+    field = Field(read_methods(paths))
+    assert field.seeds == [0]
+    assert verdict(field)[1].startswith("pg won")
+    assert "Left out, since not every method has that seed: ggpo seed 1." in how_sure(field)
+    with pytest.raises(IncompatibleError, match=r"no seed is common .*pg: 0; ggpo: 1"):
+        read_methods(paths[1:])
+
+
+def test_answers_of_different_engines_are_not_compared(trained, tmp_path):
+    runs = [shutil.copytree(trained / f"{name}-0", tmp_path / name) for name in ("ggpo", "pg")]
+    (file,) = (runs[1] / "evaluations").glob("*-000006.parquet")
+    result = read_evaluation(file)
+    assert result.engine == "transformers float32"
+    write_evaluation(file, replace(result, engine="vllm bfloat16"))
+    with pytest.raises(
+        IncompatibleError, match="what answered: transformers float32 -> vllm bfloat16"
+    ):
+        read_methods(runs)
 
 
 def test_how_many_base_answers_are_as_good_as_one(made):

@@ -11,13 +11,8 @@ from offline_rlvr.report.compare.accuracy_charts import accuracy_charts
 from offline_rlvr.report.compare.chart import Chart
 from offline_rlvr.report.compare.methods import read_methods
 from offline_rlvr.report.compare.metric_charts import drift_charts, training_charts
-from offline_rlvr.report.compare.standings import (
-    Field,
-    drifted,
-    how_sure,
-    single_answer,
-    verdict,
-)
+from offline_rlvr.report.compare.sentences import drifted, how_sure, single_answer, verdict
+from offline_rlvr.report.compare.standings import Field
 from offline_rlvr.report.compare.tables import (
     Table,
     accuracy_csv,
@@ -144,18 +139,11 @@ def _subtitle(field: Field) -> str:
 def _missing(field: Field, drawn: dict[str, list[Figured]]) -> list[str]:
     """What the page would show if the runs had measured it."""
     alts = " ".join(figure.alt for figures in drawn.values() for figure in figures)
-    notes = [
+    return [
         f"Not measured: {what}."
         for key, what in MAY_BE_MISSING.items()
         if f"figures/{key}.csv" not in alts
     ]
-    uneven = [m.name for m in field.methods if sorted(m.runs) != field.seeds]
-    if uneven:
-        notes.append(
-            f"Not every method has every seed ({', '.join(uneven)}); a pair is compared over the "
-            "seeds that both have."
-        )
-    return notes
 
 
 def _markdown(field: Field, charts: dict[str, list[Chart]], tables: Sequence[Table]) -> str:

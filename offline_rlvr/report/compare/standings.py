@@ -18,12 +18,7 @@ from offline_rlvr.evaluation import (
 )
 from offline_rlvr.report.compare.methods import Method
 from offline_rlvr.report.record import ESS_WINDOW
-from offline_rlvr.report.verdict import direction, ends, number, percent, points
-
-#: So many methods are each named in a sentence.
-FEW = 4
-#: From so many pairs on, one or more is expected to look different by chance.
-MANY = 20
+from offline_rlvr.report.verdict import direction, ends, points
 
 Floats = NDArray[np.float64]
 Measure = Callable[[Evaluation], Floats]
@@ -35,7 +30,7 @@ class Pair:
 
     Attributes:
         first, second: Names, the one with the higher mean first.
-        difference: first - second, as a share; over problems and shared seeds.
+        difference: first - second, as a share; over problems and seeds.
         by_seed: Seed -> its difference alone.
     """
 
@@ -107,8 +102,8 @@ class Field:
 
     @cached_property
     def seeds(self) -> list[int]:
-        """Every seed of any method."""
-        return sorted({seed for method in self.methods for seed in method.runs})
+        """Those of every method."""
+        return sorted(self.methods[0].runs)
 
     @cached_property
     def possible(self) -> tuple[float, float]:
@@ -126,9 +121,7 @@ class Field:
 
     def base(self, name: str) -> list[Evaluation]:
         """The base model's answers, once for each seed."""
-        found: dict[int, Evaluation] = {}
-        for method in self.methods:
-            found = method.evaluations(name, 0) | found
+        found = self.methods[0].evaluations(name, 0)
         return [found[seed] for seed in self.seeds]
 
     @cached_property
@@ -165,14 +158,12 @@ class Field:
         )
 
     def _pair(self, first: Method, second: Method, measure: Measure) -> Pair:
-        shared = sorted(first.runs.keys() & second.runs.keys())
         differences = []
         for name in self.sets:
-            sides = (method.evaluations(name) for method in (first, second))
-            mine, other = (table({s: found[s] for s in shared}, measure) for found in sides)
+            mine, other = (table(m.evaluations(name), measure) for m in (first, second))
             differences.append(mine - other)
         each = map(known_mean, np.concatenate(differences, axis=1))
-        by_seed = dict(zip(shared, each, strict=True))
+        by_seed = dict(zip(self.seeds, each, strict=True))
         difference = seeded_interval(*differences, within=self.possible_difference)
         return Pair(first.name, second.name, difference, by_seed)
 
@@ -186,111 +177,3 @@ def known_mean(values: Floats) -> float:
 def table(evaluations: dict[int, Evaluation], measure: Measure) -> Floats:
     """[S, P] of a measure, a row for each seed."""
     return np.array([measure(evaluation) for evaluation in evaluations.values()])
-
-
-def verdict(field: Field) -> tuple[bool, str]:
-    """Whether one method beats all others, and the sentence that says by how much."""
-    best, *others = field.standings
-    name = best.method.name
-    reached = (
-        f"{field.mean_name} {percent(best.mean.value)}, "
-        f"{points(best.gain.value, sign=True)} points {ends(best.gain)} from the base model"
-    )
-    if not others:
-        return False, f"{name} is the only method: {reached}."
-    own = [pair for pair in field.pairs() if name in (pair.first, pair.second)]
-    equal = [pair for pair in own if direction(pair.difference) != "rise"]
-    if not equal:
-        nearest = own[0]
-        return True, (
-            f"{name} won ({reached}): it beats every other method, the next best, "
-            f"{nearest.second}, by {points(nearest.difference.value)} points "
-            f"{ends(nearest.difference)}."
-        )
-    names = ", ".join(p.second if p.first == name else p.first for p in equal)
-    beaten = len(own) - len(equal)
-    rest = f"; it beats the {beaten} other{'s' if beaten > 1 else ''}" if beaten else ""
-    return False, (
-        f"No single winner. {name} is highest ({reached}), but no difference is shown to "
-        f"{names}{rest}."
-    )
-
-
-def how_sure(field: Field) -> str:
-    """What the intervals cover."""
-    problems = field.standings[0].mean.problems
-    seeds = len(field.seeds)
-    asked = " + ".join(f"{name}" for name in field.sets)
-    over = f"{problems:,} problems of {asked}, {field.n} answers each"
-    if seeds == 1:
-        return (
-            f"Intervals are at 95 % over {over}. There is one seed: they say nothing about what "
-            "training once more would give."
-        )
-    pairs = math.comb(len(field.methods), 2)
-    chance = ""
-    if pairs >= MANY:
-        lucky = f"about {0.05 * pairs:.0f}"
-        chance = f" Each holds by itself: of {pairs} pairs, {lucky} may look different by chance."
-    few = " Two seeds say little about a third, which makes them wide." if seeds == 2 else ""
-    return f"Intervals are at 95 % over {over}, and over {seeds} seeds of training.{few}{chance}"
-
-
-def drifted(field: Field) -> str:
-    """How far the methods had moved by the end: each of a few, or the first, least and most."""
-    known = [s for s in field.standings if s.drift is not None]
-    if not known:
-        return "Drift was not measured."
-    ordered = sorted(known, key=lambda s: s.drift or 0.0)
-    named = ordered if len(ordered) <= FEW else [known[0], ordered[0], ordered[-1]]
-    words = [""] * len(named) if len(ordered) <= FEW else ["", "least: ", "most: "]
-    each = "; ".join(
-        f"{word}{s.method.name} {number(s.drift)} (ESS {number(s.ess)})"
-        for word, s in zip(words, named, strict=True)
-    )
-    floor = field.methods[0].last("drift/noise_floor")
-    beside = f" (noise floor {number(floor)})" if floor is not None else ""
-    rest = "" if len(named) == len(known) else "; the others in the table"
-    return (
-        f"Drift from the behavior policy at the end, nats per token{beside}: {each}{rest}."
-        + _ended_early(field)
-    )
-
-
-def _ended_early(field: Field) -> str:
-    """Which runs had fewer updates than the others."""
-    early = [
-        f"{method.name} after update {update} (seed {seed})"
-        for method in field.methods
-        for seed, update in method.ended.items()
-    ]
-    return f" Ended early by train.stop_when: {', '.join(early)}." if early else ""
-
-
-def best_of(field: Field, name: str) -> dict[str, int | None]:
-    """Method -> the least k with which the base's best of k matches one trained answer; None: more
-    answers than there are.
-    """
-    base = dict(enumerate(field.base(name)))
-    ks = range(1, field.sets[name] + 1)
-    reach = [known_mean(table(base, lambda e, k=k: pass_at_k_of(e.rewards, k))) for k in ks]
-    found: dict[str, int | None] = {}
-    for standing in field.standings:
-        evaluations = standing.method.evaluations(name)
-        mean = known_mean(table(evaluations, lambda e: mean_at_k(e.rewards)))
-        found[standing.method.name] = next((k for k, p in enumerate(reach, 1) if p >= mean), None)
-    return found
-
-
-def single_answer(field: Field, name: str) -> str:
-    """Whether one trained answer beats the base model's best of k, for the furthest method."""
-    best, most = max(best_of(field, name).items(), key=lambda item: item[1] or math.inf)
-    n = field.sets[name]
-    if most is None:
-        return f"On {name} a single answer of {best} beats the base model's best of {n}."
-    if most == 1:
-        return f"On {name} no method's single answer beats a single one of the base model."
-    return (
-        f"On {name} a single answer of {best} beats the base model's best of {most - 1}, "
-        f"but not its best of {most}."
-    )

@@ -8,16 +8,8 @@ from typing import Any
 
 from offline_rlvr.evaluation import Evaluation, mean_at_k, pass_at_k_of, seeded_interval
 from offline_rlvr.numerics.pass_at_k import powers_of_two
-from offline_rlvr.report.compare.standings import (
-    Field,
-    Pair,
-    best_of,
-    drifted,
-    how_sure,
-    known_mean,
-    table,
-    verdict,
-)
+from offline_rlvr.report.compare.sentences import best_of, drifted, how_sure, verdict
+from offline_rlvr.report.compare.standings import Field, Pair, known_mean, table
 from offline_rlvr.report.verdict import direction, ends, number, percent, points
 
 

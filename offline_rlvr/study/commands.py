@@ -11,11 +11,11 @@ from threading import Lock
 
 import torch
 
-from offline_rlvr.errors import Interrupted, ResourceError
+from offline_rlvr.errors import Interrupted, OfflineRlvrError, ResourceError
 
 COMMAND = [sys.executable, "-c", "from offline_rlvr.cli.main import main; main()"]
 #: Characters of a failed command's output that its error shows.
-LAST_WORDS = 800
+LAST_WORDS = 2000
 
 
 class Commands:
@@ -42,7 +42,7 @@ class Commands:
 
         Raises:
             Interrupted: It was asked to stop, and can be continued.
-            ResourceError: It failed; with its last words.
+            OfflineRlvrError: It failed: the error of its exit code, with its last words.
         """
         command = [*COMMAND, *map(str, arguments)]
         sink = log.open("ab") if log else None
@@ -58,7 +58,12 @@ class Commands:
                     start_new_session=True,  # Ctrl-C comes from us, once
                 )
                 self._running.append(process)
-            code = process.wait()
+            try:
+                code = process.wait()
+            except BaseException:  # Ctrl-C, or a SIGTERM that became one: it may finish its update
+                process.send_signal(signal.SIGTERM)
+                process.wait()
+                raise
         finally:
             if sink:
                 sink.close()
@@ -67,7 +72,8 @@ class Commands:
             raise Interrupted("stopped", hint="type the same command again to continue")
         if code:
             words = log.read_text(errors="replace")[-LAST_WORDS:] if log else ""
-            raise ResourceError(
+            kinds = {kind.exit_code: kind for kind in OfflineRlvrError.__subclasses__()}
+            raise kinds.get(code, ResourceError)(
                 f"`offline-rlvr {' '.join(map(str, arguments))}` ended with exit code {code}\n"
                 f"{words.strip()}",
                 hint="mend the cause, then type the same command again; what is finished is kept",
@@ -76,7 +82,7 @@ class Commands:
     def all(
         self, work: Sequence[tuple[Sequence[object], Path]], tell: Callable[[int], None]
     ) -> None:
-        """Every (arguments, log), `parallel` at a time; the first failure stops the others.
+        """Every (arguments, log), `parallel` at a time; what fails does not stop the others.
 
         Args:
             work: In the order in which it is begun.
@@ -84,8 +90,9 @@ class Commands:
 
         Raises:
             Interrupted: Ctrl-C or SIGTERM; every process has finished its update.
-            ResourceError: One failed.
+            OfflineRlvrError: Some failed; the first of them, and how many.
         """
+        failures: list[OfflineRlvrError] = []
         shares = list(range(self.parallel))
 
         def one(number: int) -> int:
@@ -103,12 +110,22 @@ class Commands:
                 while pending:
                     done, pending = wait(pending, return_when=FIRST_COMPLETED)
                     for future in done:
-                        tell(future.result())
+                        try:
+                            tell(future.result())
+                        except Interrupted:
+                            raise
+                        except OfflineRlvrError as error:
+                            print(f"failed: {error.message}", flush=True)
+                            failures.append(error)
             except BaseException:
                 self.stop()
                 for future in pending:
                     future.cancel()
                 raise
+        if failures:
+            first = failures[0]
+            others = f"\n({len(failures)} of {len(work)} failed)" if len(failures) > 1 else ""
+            raise type(first)(first.message + others, hint=first.hint)
 
     def stop(self) -> None:
         """Ask every process to finish its update, and start no more."""

@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-import shutil
 import statistics
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from offline_rlvr.amounts import duration, size
 from offline_rlvr.durable import write_file
@@ -55,26 +55,26 @@ class Pilot:
     @classmethod
     def measure(cls, run: StudyRun, pool: Path, commands: Commands) -> "Pilot":
         """Train a few updates of a run in a folder that is removed again."""
-        folder = run.folder.parent / "pilot"
-        shutil.rmtree(folder, ignore_errors=True)
-        log, job = (run.folder.parent / "logs" / f"pilot.{end}" for end in ("log", "yaml"))
+        logs = run.folder.parent / "logs"
+        job = logs / "pilot.yaml"
         write_file(job, run.config.to_yaml().encode(), replace=True)
-        start = time.monotonic()
-        arguments = ["train", job, "--pool", pool, "--run", folder, "--max-updates", UPDATES]
-        commands.run(arguments, log)
-        seconds = time.monotonic() - start
-        rows = [row["time/update_s"] for row in read_rows(folder / "metrics.jsonl")]
-        checkpoint = max((folder / "checkpoints").glob("update-*"))
-        saved = _size(checkpoint)
-        pilot = cls(
-            around_s=seconds - sum(rows),
-            update_s=statistics.median(rows[1:] or rows),
-            planned=Plan.load(folder / "plan.parquet").updates,
-            checkpoint_bytes=saved,
-            other_bytes=(_size(folder) - _size(folder / "checkpoints")) / len(rows),
-        )
-        shutil.rmtree(folder)
-        return pilot
+        with TemporaryDirectory(prefix="pilot-", dir=logs) as name:
+            folder = Path(name)
+            start = time.monotonic()
+            given = ["--max-updates", UPDATES, "--logger", "null"]
+            commands.run(
+                ["train", job, "--pool", pool, "--run", folder, *given], logs / "pilot.log"
+            )
+            seconds = time.monotonic() - start
+            rows = [row["time/update_s"] for row in read_rows(folder / "metrics.jsonl")]
+            saved = _size(max((folder / "checkpoints").glob("update-*")))
+            return cls(
+                around_s=seconds - sum(rows),
+                update_s=statistics.median(rows[1:] or rows),
+                planned=Plan.load(folder / "plan.parquet").updates,
+                checkpoint_bytes=saved,
+                other_bytes=(_size(folder) - _size(folder / "checkpoints")) / len(rows),
+            )
 
     def updates(self, run: StudyRun) -> int:
         """Updates that a run will make."""
@@ -88,7 +88,7 @@ class Pilot:
 
     def disk(self, run: StudyRun) -> float:
         """Bytes that a finished run takes."""
-        kept = run.config.train.keep_checkpoints
+        kept = run.config.train.keep_checkpoints + run.config.train.keep_best
         return kept * self.checkpoint_bytes + self.updates(run) * self.other_bytes
 
     def describe(self, runs: list[StudyRun], method: str, parallel: int) -> str:

@@ -4,11 +4,11 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from offline_rlvr.config import Config
+from offline_rlvr.config import Config, load_config
 from offline_rlvr.config.study import Study
-from offline_rlvr.durable import make_folder, write_file
 from offline_rlvr.errors import ConfigError, DataError
 from offline_rlvr.problems import set_names
+from offline_rlvr.trainer.folder import RunFolder
 from offline_rlvr.trainer.status import RunStatus
 
 
@@ -49,28 +49,34 @@ class StudyRun:
         status = self.status
         if status is None or status.state != "complete":
             return False
+        trained = load_config(self.folder / "config.yaml").train
+        if (trained.max_updates, trained.stop_when) != (
+            self.config.train.max_updates,
+            self.config.train.stop_when,
+        ):
+            return False  # there may be more to do
         if self.config.evaluation.problems is None:
             return True
         sets = self.config.build("evaluation.problems", set_names)
         evaluated = {name for update, name, _ in status.accuracy if update == status.saved}
         return evaluated >= set(sets)
 
-    def write_job(self) -> None:
-        """Put the config where the command reads it.
+    def refuse_changed(self) -> None:
+        """Refuse a run that was begun with other settings than the study now has for it.
 
         Raises:
-            ConfigError: The study was changed and this run had begun with the old settings.
+            ConfigError: Names them.
         """
-        text = self.config.to_yaml().encode()
-        if self.job.exists() and self.job.read_bytes() != text and self.folder.exists():
+        if not (self.folder / "run.json").is_file():
+            return
+        differing = RunFolder.open(self.folder).differences(self.config)
+        if differing:
             raise ConfigError(
-                f"the settings of {self.name} are not those that it was started with "
-                f"(see {self.job})",
+                f"{self.folder} was started with other settings than the study has now:\n  "
+                + "\n  ".join(differing),
                 hint="give the changed study another --output, or remove the run: "
                 f"rm -r {shlex.quote(str(self.folder))}",
             )
-        make_folder(self.job.parent)
-        write_file(self.job, text, replace=True)
 
 
 def study_runs(study: Study, output: Path) -> list[StudyRun]:

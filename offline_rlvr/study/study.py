@@ -4,6 +4,8 @@ from pathlib import Path
 
 from offline_rlvr.config.study import Study
 from offline_rlvr.durable import make_folder, write_file
+from offline_rlvr.errors import Interrupted, OfflineRlvrError
+from offline_rlvr.study.check import check_study
 from offline_rlvr.study.commands import Commands
 from offline_rlvr.study.pilot import Pilot
 from offline_rlvr.study.runs import StudyRun, study_runs
@@ -23,7 +25,10 @@ def run_study(study: Study, output: Path, *, parallel: int = 1, dry_run: bool = 
         ResourceError: A run failed; its last words.
         ConfigError, DataError: A folder of something else, or of the study as it was before.
     """
+    check_study(study)
     runs = study_runs(study, output)
+    for run in runs:
+        run.refuse_changed()
     left = [run for run in runs if not run.finished]
     print(
         f"study {study.name}: {len(study.methods)} methods ({', '.join(study.methods)}) x "
@@ -32,15 +37,14 @@ def run_study(study: Study, output: Path, *, parallel: int = 1, dry_run: bool = 
         flush=True,
     )
     commands = Commands(parallel)
-    make_folder(output / "logs")
+    for folder in ("logs", "jobs"):
+        make_folder(output / folder)
     for run in left:
-        run.write_job()
+        write_file(run.job, run.config.to_yaml().encode(), replace=True)
     if not dry_run and left:
         _build_pool(study, output, commands)
     if left and (study.pool / "pool.json").is_file():
-        # Always with the first run's job, finished or not, so that it is measured once.
-        pilot = Pilot.of(runs[0], study.pool, commands)
-        print(pilot.describe(left, runs[0].method, parallel), flush=True)
+        _estimate(runs[0], left, study.pool, commands)
     if dry_run:
         return
 
@@ -51,6 +55,18 @@ def run_study(study: Study, output: Path, *, parallel: int = 1, dry_run: bool = 
         print(f"finished {run.name}{accuracy}", flush=True)
 
     commands.all([_training(run, study.pool) for run in left], tell)
+
+
+def _estimate(first: StudyRun, left: list[StudyRun], pool: Path, commands: Commands) -> None:
+    """Print what is left to do, by the first run's job, finished or not: it is measured once."""
+    try:
+        pilot = Pilot.of(first, pool, commands)
+    except Interrupted:
+        raise
+    except OfflineRlvrError as error:
+        print(f"{len(left)} runs to go; no estimate, the pilot failed: {error.message}", flush=True)
+        return
+    print(pilot.describe(left, first.method, commands.parallel), flush=True)
 
 
 def _build_pool(study: Study, output: Path, commands: Commands) -> None:

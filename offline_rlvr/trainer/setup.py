@@ -54,18 +54,9 @@ def set_up(config: Config, pool_path: Path) -> Setup:
             with.
         ConfigError: An objective or setting that cannot be used.
     """
-    objective = config.build("objective", objectives.load)
-    config.build("verifier", verifier.load)
+    objective = check_parts(config)
     if config.evaluation.problems is not None:
         config.build("evaluation.problems", problem_sources.load)
-    check_engine(config)
-    check_logger(config)
-    check_conditions(config)
-    if config.train.keep_best and config.evaluation.problems is None:
-        raise ConfigError(
-            f"{config.where('train', 'keep_best')}: train.keep_best needs held-out problems",
-            hint="set evaluation.problems, and evaluation.every: updates between evaluations",
-        )
     size = count_devices(config.train.devices, config.model.device)
     ranks = Ranks(size=size, sharded=size > 1 and config.train.strategy == "fsdp2")
     if config.model.compile and ranks.sharded:
@@ -87,6 +78,25 @@ def set_up(config: Config, pool_path: Path) -> Setup:
     )
     last = min(plan.updates, config.train.max_updates or plan.updates)
     return Setup(pool, plan, last, selected, objective, sampling, ranks)
+
+
+def check_parts(config: Config) -> Objective:
+    """What a config says of its parts, without pool, problems and model; the objective.
+
+    Raises:
+        ConfigError: A part or setting that cannot be used.
+    """
+    objective = config.build("objective", objectives.load)
+    config.build("verifier", verifier.load)
+    check_engine(config)
+    check_logger(config)
+    check_conditions(config)
+    if config.train.keep_best and config.evaluation.problems is None:
+        raise ConfigError(
+            f"{config.where('train', 'keep_best')}: train.keep_best needs held-out problems",
+            hint="set evaluation.problems, and evaluation.every: updates between evaluations",
+        )
+    return objective
 
 
 def _check_identity(config: Config, pool: Pool, sampling: Sampling) -> None:

@@ -8,6 +8,8 @@ import pytest
 from offline_rlvr.config.study import load_study
 from offline_rlvr.errors import ConfigError, DataError
 from offline_rlvr.evaluation import evaluation_path
+from offline_rlvr.lock import writer_of
+from offline_rlvr.study import run_study
 from offline_rlvr.study.commands import Commands
 from offline_rlvr.study.runs import study_runs
 from offline_rlvr.trainer.status import RunStatus
@@ -106,12 +108,35 @@ def test_a_stop_reaches_every_run_and_the_same_command_goes_on(
         verify_run(status.run.path)
 
 
-def test_a_run_that_fails_is_told_with_its_last_words(command, study_file, tmp_path):
-    text = "methods:\n  wild: {train: {learning_rate: 1.0e+30}}\n"
-    code, said = command("study", study_file(text), "--output", tmp_path / "runs")
-    assert code == 5
-    assert "ended with exit code 6" in said
-    assert "not finite; no step was taken" in said
+def test_a_run_that_fails_is_told_with_its_last_words_and_stops_no_other(
+    command, study_file, tmp_path
+):
+    text = "methods:\n  wild: {train: {learning_rate: 1.0e+30}}\n  fine: {objective: {name: pg}}\n"
+    file, output = study_file(text, "[0]"), tmp_path / "runs"
+    for _ in range(2):  # typed again, the failing run is the first of what is left
+        code, said = command("study", file, "--output", output)
+        assert code == 6
+        assert "not finite; no step was taken" in said
+        assert "no estimate, the pilot failed" in said
+        assert RunStatus.of(output / "fine-0").state == "complete"
+    assert "1 of 2 runs are finished" in said
+    assert [path.name for path in (output / "logs").iterdir() if path.is_dir()] == []
+
+
+def test_a_stop_ends_the_pool_s_build(start, small_job, tmp_path):
+    pool, file = tmp_path / "pool", tmp_path / "study.yaml"
+    job = "{problems: {count: 5000}, pool: {mixed_groups: 4000}}"
+    file.write_text(f"base: {small_job}\npool: {pool}\nseeds: [0]\njob: {job}\nmethods: {{a: }}\n")
+    process = start("study", file, "--output", tmp_path / "runs")
+    deadline = time.monotonic() + 200
+    while not list(pool.glob("commits/*")):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=100)
+    assert process.returncode == 75, said
+    assert writer_of(pool) is None
 
 
 def test_the_plan_is_shown_without_training(command, study_file, tmp_path):
@@ -158,17 +183,41 @@ def test_seeds_are_distinct(study_file):
         load_study(study_file(seeds="[1, 1]"))
 
 
-def test_a_study_that_was_changed_does_not_mix_with_what_it_was(study_file, tmp_path):
+def test_a_study_that_was_changed_does_not_mix_with_what_it_was(command, study_file, tmp_path):
     output = tmp_path / "runs"
-    (run, *_) = study_runs(load_study(study_file()), output)
-    run.write_job()
-    run.folder.mkdir()
-    (changed, *_) = study_runs(load_study(study_file(job="{train: {max_updates: 4}}")), output)
-    with pytest.raises(ConfigError, match="GGPO-0 are not those that it was started with"):
-        changed.write_job()
+    one = "methods: {a: {objective: {beta: 1.0}}}\n"
+    code, said = command("study", study_file(one, "[0]"), "--output", output)
+    assert code == 0, said
+    code, said = command("study", study_file(one.replace("1.0", "0.5"), "[0]"), "--output", output)
+    assert code == 2
+    assert "objective.beta: 1.0 -> 0.5" in said
+    longer = study_file(one, "[0]", "{train: {max_updates: 6}}")  # what may be changed goes on
+    code, said = command("study", longer, "--output", output)
+    assert code == 0, said
+    assert RunStatus.of(output / "a-0").applied == 6
     (output / "something").mkdir()
     with pytest.raises(DataError, match="not of this study: something"):
-        study_runs(load_study(study_file()), output)
+        study_runs(load_study(longer), output)
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ("{a: {objective: {name: grppo}}}", "unknown objective 'grppo'"),
+        ("{a: {objective: {bta: 1.0}}}", "bta"),
+        ("{a: {train: {stop_when: {metric: weights/es, below: 1}}}}", "there is no metric"),
+        ("{a: {evaluation: {generation: {name: server}}}}", "goes on serving"),
+        ("{a: {sampling: {temperature: 0.5}}}", r"'a' has a sampling.temperature of its own, 0.5"),
+        ("{a: , b: {train: {max_updates: 2}}}", "'b' has a train.max_updates of its own, 2 for 3"),
+        ("{a: , b: {objective: {beta: 1.0}}}", "the methods 'a' and 'b' are the same"),
+    ],
+)
+def test_a_study_that_cannot_be_trained_or_compared_is_refused(
+    study_file, tmp_path, methods, message
+):
+    with pytest.raises(ConfigError, match=message):
+        run_study(load_study(study_file(f"methods: {methods}\n")), tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_each_process_has_its_share_of_the_machine(monkeypatch):

@@ -1,0 +1,54 @@
+"""What is wrong with a study and shows before anything is sampled or trained."""
+
+from offline_rlvr.config.study import Study
+from offline_rlvr.dotted import leaves
+from offline_rlvr.errors import ConfigError
+from offline_rlvr.trainer.setup import check_parts
+
+#: Settings that methods share: with others their runs would have another pool, or could not be
+#: compared.
+SHARED = (
+    "model.name_or_path",
+    "model.revision",
+    "model.dtype",
+    "prompt",
+    "problems",
+    "pool",
+    "sampling",
+    "generation",
+    "verifier",
+    "selection",
+    "train.max_updates",
+    "train.groups_per_update",
+    "train.drop_last",
+    "evaluation",
+)
+#: Of these, what a run may have for itself.
+OWN = {"evaluation.seed", "evaluation.every"}
+
+
+def check_study(study: Study) -> None:
+    """Build the parts of every method's job, and see that methods can be compared.
+
+    Raises:
+        ConfigError: A part that cannot be used, a setting that methods must share, or two methods
+            that are the same.
+    """
+    seed = study.seeds[0]
+    shared = dict(leaves(study.pool_job.model_dump(mode="json")))
+    known: dict[str, str] = {}
+    for method in study.methods:
+        config = study.jobs[method, seed]
+        check_parts(config)
+        given = dict(leaves(config.model_dump(mode="json")))
+        for key in sorted(given.keys() | shared.keys()):
+            common = key.startswith(SHARED) and key not in OWN
+            if common and given.get(key) != shared.get(key):
+                raise ConfigError(
+                    f"{config.where(*key.split('.'))}: the method {method!r} has a {key} of its "
+                    f"own, {given.get(key)!r} for {shared.get(key)!r}, and could not be compared",
+                    hint="set it under `job`, for all methods",
+                )
+        other = known.setdefault(config.to_yaml(), method)
+        if other != method:
+            raise ConfigError(f"the methods {other!r} and {method!r} are the same")

@@ -31,7 +31,7 @@ from offline_rlvr.stream import check_ledger
 from offline_rlvr.trainer import checkpoints
 from offline_rlvr.trainer.boundary import StopRequest, UpdateBoundary, prune
 from offline_rlvr.trainer.checkpoints import UpdateCheckpointIO
-from offline_rlvr.trainer.decisions import reason, stopped_after
+from offline_rlvr.trainer.decisions import reason, require_measured, stopped_after
 from offline_rlvr.trainer.evaluate import trained_model
 from offline_rlvr.trainer.fit import fit, make_module
 from offline_rlvr.trainer.folder import RunFolder
@@ -160,6 +160,9 @@ def _where_it_stopped(
     applied = state["applied"]
     again = recorder.rewind(applied)
     check_ledger(setup.plan, recorder.ledger.rows(), applied, state["ledger"])
+    measured = {name for row in recorder.metrics.rows() for name in row}
+    if newest:  # of conditions, train.stop_when alone may have been changed since update 1
+        require_measured(config.train.stop_when, measured)
     ended = _why_ended(config, setup, recorder, applied) if newest else None
     if ended:
         print(ended)

@@ -306,6 +306,22 @@ def test_a_metric_that_is_not_measured_is_refused_before_the_first_step(
     assert ledger(tmp_path / "run") == []
 
 
+def test_a_resumed_run_is_refused_what_it_never_measured(plain, small_pool, tmp_path):
+    run = shutil.copytree(plain, tmp_path / "run")
+    shutil.rmtree(run / "checkpoints/update-000006")
+    before, *_ = state(run, 4)
+    never = ("train.stop_when", "{objective/tis_capped: '> -1'}")
+    with pytest.raises(ConfigError, match="objective/tis_capped is not measured") as caught:
+        train(load_config(run / "config.yaml", [never]), small_pool, run)
+    assert "weights/ess" in caught.value.hint
+    assert " update," not in caught.value.hint
+    assert len(ledger(run)) == 4
+    assert state(run, 4)[0] == before
+    measured = ("train.stop_when", "{probe/ess: < 0}")
+    train(load_config(run / "config.yaml", [measured]), small_pool, run)
+    assert len(ledger(run)) == 6
+
+
 def test_the_dry_run_tells(small_job, small_pool):
     every = "\n".join(estimate(job(small_job, ("reference.refresh_when", AWAY), STOP), small_pool))
     words = "reference/k3 is above 0 in 2 measurements in a row"

@@ -87,6 +87,7 @@ def train(
         boundary = UpdateBoundary(
             folder=run.checkpoints,
             recorder=recorder,
+            begun=partial(run.keep_config, config),
             last=setup.last,
             checkpoint_every=config.train.checkpoint_every,
             keep=config.train.keep_checkpoints,
@@ -98,8 +99,7 @@ def train(
         )
         check_space(run.path, disk_need(config, setup, module.policy.trained))
         io = _checkpoint_io(module, tokenizer, recorder)
-        added = [boundary, *callbacks]
-        fit(config, setup, run.path, module, added, io, curves.loggers, newest)
+        fit(config, setup, run.path, module, [boundary, *callbacks], io, curves.loggers, newest)
         if not module.stopped:
             _tell_if_stopped(stop, module.applied, setup.last)
         return run
@@ -216,6 +216,7 @@ def _evaluate_late(
         update={"model": config.model.model_copy(update={"compile": False})}  # it only answers
     )
     module = make_module(plain, setup, run.path, Ranks(), record=lambda result: None)
+    run.keep_config(config)
     # It may not have been done.
     prune(run.checkpoints, config.train.keep_checkpoints, _best(config, run), module.anchors)
     _evaluate(config, setup, run, evaluators, curves, module, 0)

@@ -216,6 +216,11 @@ def checkpoints_of(folder: Path) -> list[Path]:
     return sorted(p for p in folder.glob("update-*") if re.fullmatch(r"update-\d{6}", p.name))
 
 
+def update_of(checkpoint: Path) -> int:
+    """The update that a checkpoint is of."""
+    return int(checkpoint.name.removeprefix("update-"))
+
+
 def _make_room(path: Path) -> None:
     """Remove what an unfinished start, maybe with other settings, has measured.
 

@@ -34,7 +34,7 @@ from offline_rlvr.trainer.checkpoints import UpdateCheckpointIO
 from offline_rlvr.trainer.decisions import reason, require_measured, stopped_after
 from offline_rlvr.trainer.evaluate import trained_model
 from offline_rlvr.trainer.fit import fit, make_module
-from offline_rlvr.trainer.folder import RunFolder
+from offline_rlvr.trainer.folder import RunFolder, checkpoints_of, update_of
 from offline_rlvr.trainer.launch import launch
 from offline_rlvr.trainer.loggers import Curves
 from offline_rlvr.trainer.module import OfflineModule
@@ -136,8 +136,13 @@ def _why_ended(config: Config, setup: Setup, recorder: Recorder, applied: int) -
 
 
 def _best(config: Config, run: RunFolder) -> tuple[int, float] | None:
-    """The update whose checkpoint is kept for its held-out accuracy, and that."""
-    return best_update(read_evaluations(run.path)) if config.train.keep_best else None
+    """The update whose checkpoint is kept for its held-out accuracy, and that: of those that are
+    still there.
+    """
+    if not config.train.keep_best:
+        return None
+    there = {update_of(folder) for folder in checkpoints_of(run.checkpoints)}
+    return best_update(e for e in read_evaluations(run.path) if e.update in there)
 
 
 def _run_folder(config: Config, path: Path, setup: Setup) -> RunFolder:

@@ -23,6 +23,15 @@ NO_EVALUATION = ("evaluation.problems", "null")
 AWAY = "{metric: reference/k3, above: 0, for: 2}"
 STOP = ("train.stop_when", AWAY)
 FIXED = ("reference.refresh_every", "null")
+KEEPING = ("train.keep_best", "true")
+#: One checkpoint is there at a time, of the latest update.
+EVERY_UPDATE = [
+    ("train.keep_checkpoints", "1"),
+    ("train.checkpoint_every", "1"),
+    ("train.learning_rate", "1e-2"),  # soon worse
+    ("evaluation.every", "1"),
+    ("reference.refresh_every", "1"),
+]
 #: The horizon may double whenever that changes anything.
 ADAPTIVE = ("objective", "{name: proximal_kl, horizon: adaptive, variance_bound: 100}")
 
@@ -332,15 +341,7 @@ def test_the_dry_run_tells(small_job, small_pool):
 
 def test_the_best_checkpoint_stays(small_job, small_pool, tmp_path):
     run = tmp_path / "run"
-    settings = [
-        ("train.keep_best", "true"),
-        ("train.keep_checkpoints", "1"),
-        ("train.checkpoint_every", "1"),
-        ("train.learning_rate", "1e-2"),  # soon worse
-        ("evaluation.every", "1"),
-        ("reference.refresh_every", "1"),
-    ]
-    train(load_config(small_job, settings), small_pool, run)
+    train(load_config(small_job, [KEEPING, *EVERY_UPDATE]), small_pool, run)
     status = RunStatus.of(run)
     accuracy = {update: mean for update, _, mean in status.accuracy if update > 0}
     best = max(accuracy, key=lambda update: (accuracy[update], -update))
@@ -371,5 +372,50 @@ def test_the_best_checkpoint_stays(small_job, small_pool, tmp_path):
     assert "its checkpoint was removed" in describe(RunStatus.of(run))[-1]
     verify_run(run)
     (run / f"evaluations/arithmetic-update-{best:06d}.parquet").unlink()
-    with pytest.raises(DataError, match=f"the decisions of update {best + 1} .* evaluations"):
+    with pytest.raises(DataError, match=f"evaluation .*-update-{best:06d}.parquet is missing"):
+        verify_run(run)
+
+
+def kept_best(run):
+    """(line, update) of every decision to keep a checkpoint."""
+    return [
+        (update, decision["checkpoint"])
+        for update, found in decisions(run).items()
+        for decision in found
+        if decision["decision"] == "keep_best"
+    ]
+
+
+@pytest.fixture(scope="module")
+def judged(small_job, small_pool, tmp_path_factory):
+    """Every update is evaluated; all checkpoints are there."""
+    run = tmp_path_factory.mktemp("runs") / "judged"
+    settings = [KEEPING, *EVERY_UPDATE, ("train.keep_checkpoints", "6")]
+    train(load_config(small_job, settings), small_pool, run)
+    return run
+
+
+def test_a_worse_checkpoint_than_the_best_is_no_decision(judged, tmp_path):
+    accuracy = {update: mean for update, _, mean in RunStatus.of(judged).accuracy}
+    _, best = kept_best(judged)[-1]
+    for update in {1, 2, 3, 4, 5} - {best}:
+        run = shutil.copytree(judged, tmp_path / str(update))
+        forged = {"decision": "keep_best", "checkpoint": update, "accuracy": accuracy[update]}
+        rewritten(run, 6, lambda row, forged=forged: row.update(decisions=[forged]))
+        with pytest.raises(DataError, match="the decisions of update 6"):
+            verify_run(run)
+
+
+def test_the_best_is_chosen_among_the_checkpoints_that_are_there(small_job, small_pool, tmp_path):
+    run = tmp_path / "run"
+    train(load_config(small_job, [*EVERY_UPDATE, ("train.max_updates", "4")]), small_pool, run)
+    accuracy = {update: mean for update, _, mean in RunStatus.of(run).accuracy if update > 0}
+    assert max(accuracy, key=lambda update: (accuracy[update], -update)) < 4
+    train(load_config(small_job, [KEEPING, *EVERY_UPDATE]), small_pool, run)
+    assert kept_best(run)[0] == (5, 4)
+    assert all(kept > 3 for _, kept in kept_best(run))
+    verify_run(run)
+    forged = {"decision": "keep_best", "checkpoint": 4, "accuracy": accuracy[4] + 0.1}
+    rewritten(run, 5, lambda row: row.update(decisions=[forged]))
+    with pytest.raises(DataError, match="the decisions of update 5"):
         verify_run(run)

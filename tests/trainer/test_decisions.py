@@ -9,11 +9,13 @@ from lightning.pytorch.loggers import CSVLogger
 from offline_rlvr.config import load_config
 from offline_rlvr.durable import file_sha256
 from offline_rlvr.errors import ConfigError, DataError, IncompatibleError
+from offline_rlvr.evaluation import evaluation_path
 from offline_rlvr.report.record import read_run
 from offline_rlvr.report.verdict import missing
 from offline_rlvr.stream import ledger_digest, read_rows
 from offline_rlvr.trainer import checkpoints
 from offline_rlvr.trainer.estimate import estimate
+from offline_rlvr.trainer.evaluate import evaluate_run
 from offline_rlvr.trainer.run import train
 from offline_rlvr.trainer.status import RunStatus, describe
 from offline_rlvr.trainer.verify import verify_run
@@ -393,6 +395,36 @@ def judged(small_job, small_pool, tmp_path_factory):
     settings = [KEEPING, *EVERY_UPDATE, ("train.keep_checkpoints", "6")]
     train(load_config(small_job, settings), small_pool, run)
     return run
+
+
+def test_a_lost_evaluation_is_named_and_can_be_made_again(judged, tmp_path, capsys):
+    run = shutil.copytree(judged, tmp_path / "run")
+    _, best = kept_best(run)[-1]
+    files = [evaluation_path(run, "arithmetic", update) for update in range(7)]
+    before = files[best].read_bytes()
+    files[best].unlink()
+    with pytest.raises(DataError, match=f"{files[best].name} is missing") as caught:
+        verify_run(run)
+    assert "offline-rlvr evaluate" in caught.value.hint
+    assert evaluate_run(run) == files
+    assert files[best].read_bytes() == before
+    verify_run(run)
+    damaged = 1 if best != 1 else 2
+    files[damaged].unlink()
+    (run / f"checkpoints/update-{damaged:06d}/model/model.safetensors").write_bytes(b"")
+    assert evaluate_run(run) == [file for file in files if file != files[damaged]]
+    assert "not evaluated: " in capsys.readouterr().out
+
+
+def test_what_was_not_asked_for_is_not_evaluated(judged, tmp_path):
+    run = shutil.copytree(judged, tmp_path / "run")
+    _, best = kept_best(run)[-1]
+    config = (run / "config.yaml").read_text().replace("  every: 1\n", "  every: 4\n")
+    (run / "config.yaml").write_text(config)
+    shutil.rmtree(run / "evaluations")
+    asked = [evaluation_path(run, "arithmetic", update) for update in sorted({0, best, 4, 6})]
+    assert evaluate_run(run) == asked
+    assert sorted((run / "evaluations").iterdir()) == asked
 
 
 def test_a_worse_checkpoint_than_the_best_is_no_decision(judged, tmp_path):

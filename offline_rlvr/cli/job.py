@@ -90,7 +90,9 @@ def train(
 
 
 def evaluate(run: Path, *, force: bool = False) -> None:
-    """Evaluate a run's newest checkpoint and its base model on the held-out problems.
+    """Evaluate a run on the held-out problems: its base, and its checkpoints without a result.
+
+    Those are the newest, the best, and what evaluation.every asks for.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
 """From a YAML file and `--key.sub value` overrides to a checked `Config`, or every problem at once.
 
 A file may name another one under `base:`; its keys win over the base's, and command-line overrides
-win over both. Where a layer changes the `name` of a part (say `objective.name`) or the
-`metric` of a condition, the settings beside it in the layers below belonged to another thing and
-are dropped.
+win over both. Where a layer changes the `name` of a part (say `objective.name`), the settings
+beside it in the layers below belonged to another thing and are dropped. A condition that names its
+metric is one value, and replaces the one below whole; one that does not (`stop_when.for`) edits it.
 """
 
 # pyright: basic
@@ -22,6 +22,7 @@ from offline_rlvr.errors import ConfigError
 
 Part = TypeVar("Part")
 Key = tuple[str, ...]
+CONDITIONS = {("train", "stop_when"), ("reference", "refresh_when"), ("old", "refresh_when")}
 
 
 class Config(schema.Config):
@@ -91,15 +92,27 @@ def checked(values: dict[str, Any], where: dict[Key, str]) -> Config:
     return config
 
 
-def merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Deep merge; a part whose `name` (a condition whose `metric`) changes starts afresh."""
-    if any(k in above and k in below and above[k] != below[k] for k in ("name", "metric")):
+def merge(below: dict[str, Any], above: dict[str, Any], at: Key = ()) -> dict[str, Any]:
+    """Deep merge; a part whose `name` changes, or a condition with a metric, starts afresh.
+
+    Args:
+        below: The values so far.
+        above: These win.
+        at: Where in the config both lie.
+    """
+    renamed = "name" in above and "name" in below and above["name"] != below["name"]
+    if renamed or (at in CONDITIONS and _names_a_metric(above)):
         return dict(above)
     merged = dict(below)
     for key, value in above.items():
         both = isinstance(value, dict) and isinstance(below.get(key), dict)
-        merged[key] = merge(below[key], value) if both else value
+        merged[key] = merge(below[key], value, (*at, str(key))) if both else value
     return merged
+
+
+def _names_a_metric(condition: dict[str, Any]) -> bool:
+    """In either form: `{metric: weights/ess, ...}` or `{weights/ess: < 1e-3}`."""
+    return any(key == "metric" or "/" in str(key) for key in condition)
 
 
 def read_with_base(

@@ -50,6 +50,7 @@ class UpdateBoundary(pl.Callback):
     Args:
         folder: The run's `checkpoints` folder.
         recorder: Flushed before every checkpoint.
+        begun: Called once, after the first update, before anything is made of it.
         last: Last update of this run.
         checkpoint_every: Updates between checkpoints; there is always one at the last update.
         keep: Checkpoints kept.
@@ -65,6 +66,7 @@ class UpdateBoundary(pl.Callback):
         *,
         folder: Path,
         recorder: Recorder,
+        begun: Callable[[], None],
         last: int,
         checkpoint_every: int,
         keep: int,
@@ -76,6 +78,7 @@ class UpdateBoundary(pl.Callback):
     ):
         self.folder = folder
         self.recorder = recorder
+        self.begun: Callable[[], None] | None = begun
         self.last = last
         self.checkpoint_every = checkpoint_every
         self.keep = keep
@@ -97,6 +100,9 @@ class UpdateBoundary(pl.Callback):
     ) -> None:
         """After one applied update."""
         update = pl_module.applied
+        if self.begun is not None:
+            self.begun()
+            self.begun = None
         # A signal may arrive at any line, and in one process only. One that arrives while the
         # others are asked is left for the next update.
         signals = pl_module.ranks.gather(self.stop.signal)

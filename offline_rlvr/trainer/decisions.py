@@ -83,19 +83,14 @@ class Decider:
         return self(metrics)
 
     def require(self, metrics: Metrics) -> None:
-        """Refuse a condition on what the first update did not measure.
+        """Errors as `require_measured`, of every condition.
 
-        Raises:
-            ConfigError: With what it did measure.
+        Args:
+            metrics: Of the first update.
         """
         watches = [self.stop, *(schedule.watch for schedule in self.schedules.values())]
         for watch in watches:
-            if watch is not None and watch.condition.metric not in metrics:
-                raise ConfigError(
-                    f"{watch.condition.metric} is not measured in this training, so "
-                    f"`{in_words(watch.condition)}` would never hold; nothing was trained",
-                    hint=f"measured are: {', '.join(sorted(metrics.keys() - UNFIT.keys()))}",
-                )
+            require_measured(watch.condition if watch else None, metrics)
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint; the anchors keep the state of their schedules."""
@@ -111,6 +106,25 @@ class Decider:
         self._adapted |= changes
         objective: Any = self.objective
         self.objective = replace(objective, **changes)
+
+
+def require_measured(condition: Condition | None, metrics: Iterable[str]) -> None:
+    """Refuse a condition on what a training does not measure.
+
+    Args:
+        condition: The condition; None: there is none.
+        metrics: What it measures. The first update measures all of it.
+
+    Raises:
+        ConfigError: With what it does measure.
+    """
+    if condition is not None and condition.metric not in metrics:
+        measured = sorted({*metrics} - UNFIT.keys() - {"update"})
+        raise ConfigError(
+            f"{condition.metric} is not measured in this training, so `{in_words(condition)}` "
+            "would never hold; nothing was trained",
+            hint=f"measured are: {', '.join(measured)}",
+        )
 
 
 def schedules_of(config: Config, objective: "Objective") -> dict[str, Schedule]:

@@ -99,7 +99,8 @@ class RunFolder:
     ) -> "RunFolder":
         """Start a run folder, or check that this config, pool and plan continue the one there.
 
-        The caller holds the folder's lock.
+        The caller holds the folder's lock, and calls `keep_config` when the run really goes on:
+        until then, a run that is continued keeps the config of its last start.
 
         Raises:
             IncompatibleError: Another config, pool or plan; names each difference.
@@ -109,7 +110,6 @@ class RunFolder:
         make_folder(path / "checkpoints")
         if (path / "run.json").exists() and (run := cls.open(path)).started:
             run._refuse_others(config, pool, plan)
-            write_file(path / "config.yaml", config.to_yaml().encode(), replace=True)
             return run
         _make_room(path)
         facts = {
@@ -136,11 +136,12 @@ class RunFolder:
             "funnel": funnel(pool),
             "versions": {name: version(name) for name in RECORDED_VERSIONS},
         }
+        run = cls(path, facts)
         plan.save(path / "plan.parquet")
-        write_file(path / "config.yaml", config.to_yaml().encode(), replace=True)
+        run.keep_config(config)
         # Last: a folder with run.json is a run.
         write_file(path / "run.json", seal(facts), replace=True)
-        return cls(path, facts)
+        return run
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
@@ -165,6 +166,10 @@ class RunFolder:
         except (KeyError, TypeError) as error:
             raise DataError(f"{path / 'run.json'} is damaged: {error}") from error
         return cls(path, facts)
+
+    def keep_config(self, config: Config) -> None:
+        """Put the config in the place of that of the last start."""
+        write_file(self.path / "config.yaml", config.to_yaml().encode(), replace=True)
 
     @property
     def started(self) -> bool:
@@ -209,6 +214,11 @@ class RunFolder:
 def checkpoints_of(folder: Path) -> list[Path]:
     """The checkpoints of a run, oldest first; other files beside them are nobody's business."""
     return sorted(p for p in folder.glob("update-*") if re.fullmatch(r"update-\d{6}", p.name))
+
+
+def update_of(checkpoint: Path) -> int:
+    """The update that a checkpoint is of."""
+    return int(checkpoint.name.removeprefix("update-"))
 
 
 def _make_room(path: Path) -> None:

@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from offline_rlvr.config import load_config
+from offline_rlvr.config import Config
 from offline_rlvr.errors import IncompatibleError, OfflineRlvrError
 from offline_rlvr.progress import Progress
 from offline_rlvr.stream import Plan
@@ -21,17 +21,19 @@ from offline_rlvr.trainer.record import Recorder
 from offline_rlvr.trainer.setup import set_up
 
 
-def follow(ranks: Ranks, port: int, run: Path, pool: Path, newest: Path | None) -> None:
+def follow(
+    ranks: Ranks, port: int, config: Config, run: Path, pool: Path, newest: Path | None
+) -> None:
     """Take part in the training of a run.
 
     Args:
         ranks: Which process this is.
         port: Where the first one waits.
-        run: The run's folder; its `config.yaml` is the job.
+        config: The job, as the first one has it.
+        run: The run's folder.
         pool: The pool's folder.
         newest: The checkpoint to start from.
     """
-    config = load_config(run / "config.yaml")
     setup = set_up(config, pool)
     if setup.plan.hash != Plan.load(run / "plan.parquet").hash:
         raise IncompatibleError(
@@ -45,6 +47,7 @@ def follow(ranks: Ranks, port: int, run: Path, pool: Path, newest: Path | None) 
         boundary = UpdateBoundary(
             folder=run / "checkpoints",
             recorder=recorder,
+            begun=lambda: None,
             last=setup.last,
             checkpoint_every=config.train.checkpoint_every,
             keep=config.train.keep_checkpoints,
@@ -66,8 +69,10 @@ def main() -> None:
     job = json.loads(sys.argv[1])
     newest = job["newest"] and Path(job["newest"])
     ranks = Ranks(job["rank"], job["size"], job["sharded"])
+    config = Config.model_validate(job["config"])
+    run, pool = Path(job["run"]), Path(job["pool"])
     try:
-        follow(ranks, job["port"], Path(job["run"]), Path(job["pool"]), newest)
+        follow(ranks, job["port"], config, run, pool, newest)
     except OfflineRlvrError as error:
         print(f"error[{error.code}]: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

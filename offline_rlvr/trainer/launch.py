@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import torch
 import torch.distributed as dist
@@ -40,7 +40,7 @@ def launch(
 
     Args:
         ranks: This process, the first of `ranks.size`.
-        config: The job, as `config.yaml` of the run has it.
+        config: The job.
         pool: The pool's folder.
         run: The run's folder, held by this process.
         newest: The checkpoint to start from.
@@ -54,7 +54,8 @@ def launch(
         return
     device = ranks.device(config.model.device)
     store = TCPStore(HOST, 0, ranks.size, is_master=True, wait_for_workers=False)
-    job = {"run": str(run), "pool": str(pool), "newest": newest and str(newest)}
+    places = {"run": str(run), "pool": str(pool), "newest": newest and str(newest)}
+    job = {"config": config.model_dump(mode="json"), **places}
     followers = Followers(ranks, store.port, job)
     try:
         with meeting(ranks, store, device):
@@ -90,7 +91,7 @@ def meeting(ranks: Ranks, store: Store, device: torch.device) -> Iterator[None]:
 class Followers:
     """The processes of all ranks but the first."""
 
-    def __init__(self, ranks: Ranks, port: int, job: dict[str, str | None]):
+    def __init__(self, ranks: Ranks, port: int, job: dict[str, Any]):
         self._said: list[IO[bytes]] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._ending = threading.Event()

@@ -31,10 +31,10 @@ from offline_rlvr.stream import check_ledger
 from offline_rlvr.trainer import checkpoints
 from offline_rlvr.trainer.boundary import StopRequest, UpdateBoundary, prune
 from offline_rlvr.trainer.checkpoints import UpdateCheckpointIO
-from offline_rlvr.trainer.decisions import reason, stopped_after
+from offline_rlvr.trainer.decisions import reason, require_measured, stopped_after
 from offline_rlvr.trainer.evaluate import trained_model
 from offline_rlvr.trainer.fit import fit, make_module
-from offline_rlvr.trainer.folder import RunFolder
+from offline_rlvr.trainer.folder import RunFolder, checkpoints_of, update_of
 from offline_rlvr.trainer.launch import launch
 from offline_rlvr.trainer.loggers import Curves
 from offline_rlvr.trainer.module import OfflineModule
@@ -87,6 +87,7 @@ def train(
         boundary = UpdateBoundary(
             folder=run.checkpoints,
             recorder=recorder,
+            begun=partial(run.keep_config, config),
             last=setup.last,
             checkpoint_every=config.train.checkpoint_every,
             keep=config.train.keep_checkpoints,
@@ -98,8 +99,7 @@ def train(
         )
         check_space(run.path, disk_need(config, setup, module.policy.trained))
         io = _checkpoint_io(module, tokenizer, recorder)
-        added = [boundary, *callbacks]
-        fit(config, setup, run.path, module, added, io, curves.loggers, newest)
+        fit(config, setup, run.path, module, [boundary, *callbacks], io, curves.loggers, newest)
         if not module.stopped:
             _tell_if_stopped(stop, module.applied, setup.last)
         return run
@@ -136,8 +136,13 @@ def _why_ended(config: Config, setup: Setup, recorder: Recorder, applied: int) -
 
 
 def _best(config: Config, run: RunFolder) -> tuple[int, float] | None:
-    """The update whose checkpoint is kept for its held-out accuracy, and that."""
-    return best_update(read_evaluations(run.path)) if config.train.keep_best else None
+    """The update whose checkpoint is kept for its held-out accuracy, and that: of those that are
+    still there.
+    """
+    if not config.train.keep_best:
+        return None
+    there = {update_of(folder) for folder in checkpoints_of(run.checkpoints)}
+    return best_update(e for e in read_evaluations(run.path) if e.update in there)
 
 
 def _run_folder(config: Config, path: Path, setup: Setup) -> RunFolder:
@@ -160,6 +165,9 @@ def _where_it_stopped(
     applied = state["applied"]
     again = recorder.rewind(applied)
     check_ledger(setup.plan, recorder.ledger.rows(), applied, state["ledger"])
+    measured = {name for row in recorder.metrics.rows() for name in row}
+    if newest:  # of conditions, train.stop_when alone may have been changed since update 1
+        require_measured(config.train.stop_when, measured)
     ended = _why_ended(config, setup, recorder, applied) if newest else None
     if ended:
         print(ended)
@@ -213,6 +221,7 @@ def _evaluate_late(
         update={"model": config.model.model_copy(update={"compile": False})}  # it only answers
     )
     module = make_module(plain, setup, run.path, Ranks(), record=lambda result: None)
+    run.keep_config(config)
     # It may not have been done.
     prune(run.checkpoints, config.train.keep_checkpoints, _best(config, run), module.anchors)
     _evaluate(config, setup, run, evaluators, curves, module, 0)

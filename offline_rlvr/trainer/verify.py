@@ -2,12 +2,15 @@
 
 It notices what happens to what counts: a ledger line, a plan row, a setting, the newest checkpoint
 or an anchor that is lost, doubled, moved or changed, records that do not belong to the ledger, and
-a decision that does not follow from `metrics.jsonl` and `evaluations`. It does not judge measured
-values there and in `responses`, nor older checkpoints, and cannot notice a forger who changes
-weights and computes every checksum anew.
+a decision that does not follow from `metrics.jsonl` and `evaluations`. A checkpoint that is said to
+be kept for its accuracy must have been evaluated with it, before that line, and be the best of all
+evaluated later or in the same attempt, and of those whose checkpoint is still there: others may
+have been removed before `train.keep_best` was asked for. It does not judge measured values there
+and in `responses`, nor older checkpoints, and cannot notice a forger who changes weights and
+computes every checksum anew.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,12 @@ import pyarrow.parquet as pq
 from offline_rlvr import objectives
 from offline_rlvr.config import load_config
 from offline_rlvr.errors import DataError
-from offline_rlvr.evaluation import Evaluation, best_update, read_evaluations
+from offline_rlvr.evaluation import (
+    Evaluation,
+    best_update,
+    evaluation_path,
+    read_evaluations,
+)
 from offline_rlvr.stream import Plan, check_ledger, make_plan, read_rows
 from offline_rlvr.trainer import checkpoints
 from offline_rlvr.trainer.anchors import read_table
@@ -35,8 +43,7 @@ from offline_rlvr.trainer.decisions import (
     schedules_of,
     stopped_after,
 )
-from offline_rlvr.trainer.folder import RunFolder, checkpoints_of
-from offline_rlvr.trainer.watch import Metrics
+from offline_rlvr.trainer.folder import RunFolder, checkpoints_of, update_of
 
 
 def verify_run(path: Path) -> str:
@@ -128,10 +135,19 @@ def _check_decisions(run: RunFolder, applied: int, state: Mapping[str, Any]) -> 
     metrics = list(read_rows(run.path / "metrics.jsonl"))[:applied]
     ledger = list(read_rows(run.path / "ledger.jsonl"))[:applied]
     evaluations = read_evaluations(run.path) if best_kept(ledger) else []
+    there = {update_of(folder) for folder in checkpoints_of(run.checkpoints)}
+    began = 0  # the attempt of a line: with the checkpoint of this update
     for number, row in enumerate(ledger, start=1):
-        past = [e for e in evaluations if 0 < e.update < number]
+        if number > 1 and row.get("attempt") != ledger[number - 2].get("attempt"):
+            began = number - 1
+        past = [e for e in evaluations if e.update < number]
         others = [d for d in decisions_of(row) if d.get("decision") not in (STOP, KEEP)]
-        rightly = all(_follows(d, metrics[:number], past) for d in decisions_of(row))
+        rightly = all(
+            _best_of_its_time(run.path, d, past, began, there)
+            if d.get("decision") == KEEP
+            else d.get("decision") != STOP or justified(d, metrics[:number])
+            for d in decisions_of(row)
+        )
         if decider.replayed(metrics[number - 1]) != others or not rightly:
             raise DataError(
                 f"the decisions of update {number} in the ledger are not those that "
@@ -144,17 +160,36 @@ def _check_decisions(run: RunFolder, applied: int, state: Mapping[str, Any]) -> 
     return f"; stopped by train.stop_when ({reason(ended)})" if ended else ""
 
 
-def _follows(
-    decision: Decision, metrics: Sequence[Metrics], evaluations: Sequence[Evaluation]
+def _best_of_its_time(
+    path: Path, decision: Decision, past: Sequence[Evaluation], began: int, there: Set[int]
 ) -> bool:
-    """Whether a decision to stop or to keep a checkpoint follows from what was measured until then;
-    a run need not have been asked for either.
+    """Whether a decision to keep a checkpoint follows from what was evaluated until then.
+
+    Args:
+        path: The run's folder.
+        decision: What a ledger line says; the run need not have been asked for it.
+        past: Evaluated before that line.
+        began: The update that the attempt of that line began with.
+        there: Updates whose checkpoints are there.
+
+    Raises:
+        DataError: The evaluation of the checkpoint that it names is missing.
     """
-    if decision.get("decision") == STOP:
-        return justified(decision, metrics)
-    best = best_update(evaluations)
-    kept = decision.get("decision") == KEEP
-    return not kept or (best is not None and decision == keep_best(*best))
+    kept = decision.get("checkpoint")
+    if not isinstance(kept, int):
+        return False
+    evaluated = {e.name for e in past if e.update == kept}
+    lost = sorted({e.name for e in past} - evaluated)
+    if lost or not evaluated:
+        name = evaluation_path(path, lost[0] if lost else "*", kept)
+        raise DataError(
+            f"the ledger has the checkpoint of update {kept} kept for its accuracy, and its "
+            f"evaluation {name} is missing",
+            hint=f"`offline-rlvr evaluate {path}` makes it again while the checkpoint is there",
+        )
+    rivals = [e for e in past if e.update >= min(kept, began) or e.update in there]
+    best = best_update(rivals)
+    return best is not None and decision == keep_best(*best)
 
 
 def _check_responses(folder: Path, plan: Plan, applied: int, k: int) -> None:

@@ -70,6 +70,33 @@ def test_a_layer_above_replaces_or_changes_it(tmp_path):
     assert load(tmp_path, text, ("train.stop_when", "null")).train.stop_when is None
 
 
+@pytest.mark.parametrize("below", ["{metric: m/a, below: 0.1, for: 2}", "{m/a: < 0.1, for: 2}"])
+@pytest.mark.parametrize(
+    ("above", "terms"),
+    [
+        ("{metric: m/a, above: 0.1}", {"metric": "m/a", "above": 0.1, "for": 1}),
+        ("{metric: m/a, below: 0.1}", {"metric": "m/a", "below": 0.1, "for": 1}),
+        ("{m/a: '> 0.1'}", {"metric": "m/a", "above": 0.1, "for": 1}),
+        ("{m/b: < 5, for: 3}", {"metric": "m/b", "below": 5.0, "for": 3}),
+        ("{for: 3}", {"metric": "m/a", "below": 0.1, "for": 3}),
+    ],
+)
+@pytest.mark.parametrize("key", ["train.stop_when", "reference.refresh_when", "old.refresh_when"])
+def test_a_condition_with_a_metric_replaces_the_one_below_whole(tmp_path, key, below, above, terms):
+    section, name = key.split(".")
+    text = f"{section}: {{{name}: {below}}}"
+    config = load(tmp_path, text, (key, above))
+    assert getattr(getattr(config, section), name).terms == terms
+    (tmp_path / "over.yaml").write_text(f"base: job.yaml\n{section}: {{{name}: {above}}}")
+    assert load_config(tmp_path / "over.yaml").model_dump() == config.model_dump()
+    edited = load(tmp_path, text, (f"{key}.for", "5"), (f"{key}.below", "7"))
+    assert getattr(getattr(edited, section), name).terms == {
+        "metric": "m/a",
+        "below": 7.0,
+        "for": 5,
+    }
+
+
 def test_the_resolved_file_says_the_same(tmp_path):
     config = load(tmp_path, "train: {stop_when: {weights/ess: < 1e-3, for: 20}}")
     again = load(tmp_path, config.to_yaml())

@@ -61,10 +61,9 @@ def test_files_of_other_names_do_no_harm(run, small_job, small_pool):
 
 
 def test_another_process_refuses_a_pool_that_has_grown_meanwhile(run, small_job, small_pool):
-    longer = job(small_job).to_yaml().replace("seed: 0", "seed: 1")
-    (run / "config.yaml").write_text(longer)
+    other = load_config(small_job, [("train.seed", "1")])
     with pytest.raises(IncompatibleError, match="has changed since"):
-        follow(Ranks(1, 2), 1, run, small_pool, None)
+        follow(Ranks(1, 2), 1, other, run, small_pool, None)
 
 
 @pytest.mark.parametrize("part", ["anchors", "checkpoints", "responses", "evaluations"])

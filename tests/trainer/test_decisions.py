@@ -9,11 +9,13 @@ from lightning.pytorch.loggers import CSVLogger
 from offline_rlvr.config import load_config
 from offline_rlvr.durable import file_sha256
 from offline_rlvr.errors import ConfigError, DataError, IncompatibleError
+from offline_rlvr.evaluation import evaluation_path
 from offline_rlvr.report.record import read_run
 from offline_rlvr.report.verdict import missing
 from offline_rlvr.stream import ledger_digest, read_rows
 from offline_rlvr.trainer import checkpoints
 from offline_rlvr.trainer.estimate import estimate
+from offline_rlvr.trainer.evaluate import evaluate_run
 from offline_rlvr.trainer.run import train
 from offline_rlvr.trainer.status import RunStatus, describe
 from offline_rlvr.trainer.verify import verify_run
@@ -23,6 +25,15 @@ NO_EVALUATION = ("evaluation.problems", "null")
 AWAY = "{metric: reference/k3, above: 0, for: 2}"
 STOP = ("train.stop_when", AWAY)
 FIXED = ("reference.refresh_every", "null")
+KEEPING = ("train.keep_best", "true")
+#: One checkpoint is there at a time, of the latest update.
+EVERY_UPDATE = [
+    ("train.keep_checkpoints", "1"),
+    ("train.checkpoint_every", "1"),
+    ("train.learning_rate", "1e-2"),  # soon worse
+    ("evaluation.every", "1"),
+    ("reference.refresh_every", "1"),
+]
 #: The horizon may double whenever that changes anything.
 ADAPTIVE = ("objective", "{name: proximal_kl, horizon: adaptive, variance_bound: 100}")
 
@@ -306,6 +317,22 @@ def test_a_metric_that_is_not_measured_is_refused_before_the_first_step(
     assert ledger(tmp_path / "run") == []
 
 
+def test_a_resumed_run_is_refused_what_it_never_measured(plain, small_pool, tmp_path):
+    run = shutil.copytree(plain, tmp_path / "run")
+    shutil.rmtree(run / "checkpoints/update-000006")
+    before, *_ = state(run, 4)
+    never = ("train.stop_when", "{objective/tis_capped: '> -1'}")
+    with pytest.raises(ConfigError, match="objective/tis_capped is not measured") as caught:
+        train(load_config(run / "config.yaml", [never]), small_pool, run)
+    assert "weights/ess" in caught.value.hint
+    assert " update," not in caught.value.hint
+    assert len(ledger(run)) == 4
+    assert state(run, 4)[0] == before
+    measured = ("train.stop_when", "{probe/ess: < 0}")
+    train(load_config(run / "config.yaml", [measured]), small_pool, run)
+    assert len(ledger(run)) == 6
+
+
 def test_the_dry_run_tells(small_job, small_pool):
     every = "\n".join(estimate(job(small_job, ("reference.refresh_when", AWAY), STOP), small_pool))
     words = "reference/k3 is above 0 in 2 measurements in a row"
@@ -316,15 +343,7 @@ def test_the_dry_run_tells(small_job, small_pool):
 
 def test_the_best_checkpoint_stays(small_job, small_pool, tmp_path):
     run = tmp_path / "run"
-    settings = [
-        ("train.keep_best", "true"),
-        ("train.keep_checkpoints", "1"),
-        ("train.checkpoint_every", "1"),
-        ("train.learning_rate", "1e-2"),  # soon worse
-        ("evaluation.every", "1"),
-        ("reference.refresh_every", "1"),
-    ]
-    train(load_config(small_job, settings), small_pool, run)
+    train(load_config(small_job, [KEEPING, *EVERY_UPDATE]), small_pool, run)
     status = RunStatus.of(run)
     accuracy = {update: mean for update, _, mean in status.accuracy if update > 0}
     best = max(accuracy, key=lambda update: (accuracy[update], -update))
@@ -355,5 +374,80 @@ def test_the_best_checkpoint_stays(small_job, small_pool, tmp_path):
     assert "its checkpoint was removed" in describe(RunStatus.of(run))[-1]
     verify_run(run)
     (run / f"evaluations/arithmetic-update-{best:06d}.parquet").unlink()
-    with pytest.raises(DataError, match=f"the decisions of update {best + 1} .* evaluations"):
+    with pytest.raises(DataError, match=f"evaluation .*-update-{best:06d}.parquet is missing"):
+        verify_run(run)
+
+
+def kept_best(run):
+    """(line, update) of every decision to keep a checkpoint."""
+    return [
+        (update, decision["checkpoint"])
+        for update, found in decisions(run).items()
+        for decision in found
+        if decision["decision"] == "keep_best"
+    ]
+
+
+@pytest.fixture(scope="module")
+def judged(small_job, small_pool, tmp_path_factory):
+    """Every update is evaluated; all checkpoints are there."""
+    run = tmp_path_factory.mktemp("runs") / "judged"
+    settings = [KEEPING, *EVERY_UPDATE, ("train.keep_checkpoints", "6")]
+    train(load_config(small_job, settings), small_pool, run)
+    return run
+
+
+def test_a_lost_evaluation_is_named_and_can_be_made_again(judged, tmp_path, capsys):
+    run = shutil.copytree(judged, tmp_path / "run")
+    _, best = kept_best(run)[-1]
+    files = [evaluation_path(run, "arithmetic", update) for update in range(7)]
+    before = files[best].read_bytes()
+    files[best].unlink()
+    with pytest.raises(DataError, match=f"{files[best].name} is missing") as caught:
+        verify_run(run)
+    assert "offline-rlvr evaluate" in caught.value.hint
+    assert evaluate_run(run) == files
+    assert files[best].read_bytes() == before
+    verify_run(run)
+    damaged = 1 if best != 1 else 2
+    files[damaged].unlink()
+    (run / f"checkpoints/update-{damaged:06d}/model/model.safetensors").write_bytes(b"")
+    assert evaluate_run(run) == [file for file in files if file != files[damaged]]
+    assert "not evaluated: " in capsys.readouterr().out
+
+
+def test_what_was_not_asked_for_is_not_evaluated(judged, tmp_path):
+    run = shutil.copytree(judged, tmp_path / "run")
+    _, best = kept_best(run)[-1]
+    config = (run / "config.yaml").read_text().replace("  every: 1\n", "  every: 4\n")
+    (run / "config.yaml").write_text(config)
+    shutil.rmtree(run / "evaluations")
+    asked = [evaluation_path(run, "arithmetic", update) for update in sorted({0, best, 4, 6})]
+    assert evaluate_run(run) == asked
+    assert sorted((run / "evaluations").iterdir()) == asked
+
+
+def test_a_worse_checkpoint_than_the_best_is_no_decision(judged, tmp_path):
+    accuracy = {update: mean for update, _, mean in RunStatus.of(judged).accuracy}
+    _, best = kept_best(judged)[-1]
+    for update in {1, 2, 3, 4, 5} - {best}:
+        run = shutil.copytree(judged, tmp_path / str(update))
+        forged = {"decision": "keep_best", "checkpoint": update, "accuracy": accuracy[update]}
+        rewritten(run, 6, lambda row, forged=forged: row.update(decisions=[forged]))
+        with pytest.raises(DataError, match="the decisions of update 6"):
+            verify_run(run)
+
+
+def test_the_best_is_chosen_among_the_checkpoints_that_are_there(small_job, small_pool, tmp_path):
+    run = tmp_path / "run"
+    train(load_config(small_job, [*EVERY_UPDATE, ("train.max_updates", "4")]), small_pool, run)
+    accuracy = {update: mean for update, _, mean in RunStatus.of(run).accuracy if update > 0}
+    assert max(accuracy, key=lambda update: (accuracy[update], -update)) < 4
+    train(load_config(small_job, [KEEPING, *EVERY_UPDATE]), small_pool, run)
+    assert kept_best(run)[0] == (5, 4)
+    assert all(kept > 3 for _, kept in kept_best(run))
+    verify_run(run)
+    forged = {"decision": "keep_best", "checkpoint": 4, "accuracy": accuracy[4] + 0.1}
+    rewritten(run, 5, lambda row: row.update(decisions=[forged]))
+    with pytest.raises(DataError, match="the decisions of update 5"):
         verify_run(run)

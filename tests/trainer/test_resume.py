@@ -228,8 +228,12 @@ def test_more_updates_inside_an_anchor_window_are_refused_before_any_work(
 ):
     run = tmp_path / "run"
     train(job(small_job, ("train.max_updates", "2")), small_pool, run)
+    before = (run / "config.yaml").read_bytes()
     with pytest.raises(IncompatibleError, match=r"updates 1 to 2\) ends before update 3"):
         train(job(small_job), small_pool, run)
+    assert (run / "config.yaml").read_bytes() == before
+    assert RunStatus.of(run).state == "complete"
+    verify_run(run)
     other = tmp_path / "other"
     train(job(small_job, ("train.max_updates", "3")), small_pool, other)
     train(job(small_job), small_pool, other)

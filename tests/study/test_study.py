@@ -203,7 +203,7 @@ def test_a_study_that_was_changed_does_not_mix_with_what_it_was(command, study_f
 @pytest.mark.parametrize(
     ("methods", "message"),
     [
-        ("{a: {objective: {name: grppo}}}", "unknown objective 'grppo'"),
+        ("{a: {objective: {name: grppo}}}", "there is no objective 'grppo'"),
         ("{a: {objective: {bta: 1.0}}}", "bta"),
         ("{a: {train: {stop_when: {metric: weights/es, below: 1}}}}", "there is no metric"),
         ("{a: {evaluation: {generation: {name: server}}}}", "goes on serving"),

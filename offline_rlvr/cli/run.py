@@ -112,7 +112,7 @@ def resume(run: Path, *overrides: Overrides, pool: Path | None = None) -> None:
     Overrides may change what does not change the numbers: train.max_updates (upwards only where an
     anchor's window ends), train.micro_batch_tokens (downwards), train.checkpoint_every,
     train.keep_checkpoints, train.keep_best, train.stop_when (null goes on after an early end),
-    train.devices, train.strategy, evaluation.every, model.device, logger.
+    train.devices, train.strategy, evaluation.every, evaluation.generation, model.device, logger.
     Any other change is refused (exit code 4, naming each key), and so are another pool, another
     commit of it, and another plan.
 

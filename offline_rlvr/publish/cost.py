@@ -22,7 +22,8 @@ class RunCost:
         timing: How much of the pool's sampling was timed; zero when the pool is not there.
         trained_tokens: Of every applied update, those done again after a crash included.
         training_hours: Of the updates that the weights hold, evaluations and checkpoints included.
-        evaluation_tokens: Sampled for the stored evaluations.
+        evaluation_tokens: Of the answers in the stored evaluations; the base's may come from an
+            earlier run.
     """
 
     run: str
@@ -69,7 +70,8 @@ class RunCost:
             f"sampling the pool, once for all runs: {self.sampled_tokens:,} response tokens, "
             + _time(self.sampling_hours),
             f"training: {self.trained_tokens:,} response tokens, {_time(self.training_hours)}",
-            f"held-out evaluation: {self.evaluation_tokens:,} response tokens sampled",
+            f"held-out evaluation: {self.evaluation_tokens:,} response tokens (the base's may be an "
+            "earlier run's)",
         ]
 
 

@@ -212,15 +212,6 @@ def _crop(ax: Axes, chart: Chart) -> None:
             )
 
 
-def _widen(ax: Axes) -> None:
-    """A hundredth of the value at least: what differs by less is drawn flat."""
-    low, high = ax.get_ylim()
-    least = 0.01 * max(abs(low), abs(high))
-    if high - low < least:
-        middle = (low + high) / 2
-        ax.set_ylim(middle - least / 2, middle + least / 2)
-
-
 def _label_x(ax: Axes, chart: Chart) -> None:
     ax.set_xlabel(chart.x_name)
     ax.set_ylabel("")

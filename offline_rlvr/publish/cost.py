@@ -70,8 +70,8 @@ class RunCost:
             f"sampling the pool, once for all runs: {self.sampled_tokens:,} response tokens, "
             + _time(self.sampling_hours),
             f"training: {self.trained_tokens:,} response tokens, {_time(self.training_hours)}",
-            f"held-out evaluation: {self.evaluation_tokens:,} response tokens (the base's may be an "
-            "earlier run's)",
+            f"held-out evaluation: {self.evaluation_tokens:,} response tokens "
+            "(the base's may be an earlier run's)",
         ]
 
 

@@ -87,12 +87,12 @@ def load_study(path: Path) -> Study:
             f"{where[('methods', wrong[0])]}: the method {wrong[0]!r} becomes a folder",
             hint="use letters, digits and . _ = -",
         )
-    for method in file.methods:
+    for who in (("job",), *(("methods", method) for method in file.methods)):
         for section in ("train", "evaluation"):
-            place = where.get(("methods", method, section, "seed"))
+            place = where.get((*who, section, "seed"))
             if place:
                 raise ConfigError(
-                    f"{place}: a method may not set {section}.seed",
+                    f"{place}: a {who[0].removesuffix('s')} may not set {section}.seed",
                     hint="`seeds` are the same for all methods",
                 )
     if len(set(file.seeds)) < len(file.seeds):

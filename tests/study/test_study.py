@@ -178,6 +178,11 @@ def test_a_wrong_study_is_refused_with_its_line(text, message, study_file):
         load_study(path)
 
 
+def test_seeds_are_those_of_the_study(study_file):
+    with pytest.raises(ConfigError, match=r"study.yaml:4: a job may not set evaluation.seed"):
+        load_study(study_file(job="{evaluation: {seed: 3}}"))
+
+
 def test_seeds_are_distinct(study_file):
     with pytest.raises(ConfigError, match=r"study.yaml:3: a seed is written twice"):
         load_study(study_file(seeds="[1, 1]"))

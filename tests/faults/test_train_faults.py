@@ -347,6 +347,7 @@ def test_settings_that_may_change(train_command, ends_well, run, cli):
         "train.devices": "1",
         "train.strategy": "fsdp2",
         "evaluation.every": "2",
+        "evaluation.generation": "{name: hf}",
         "model.device": "cpu",
         "logger": "{name: csv}",
     }

@@ -303,11 +303,12 @@ def test_runs_that_differ_in_their_seeds_are_one_method(made):
         made("a", train__seed=0),
         made("b", train__seed=1, evaluation__seed=7),
         made("c", train__seed=0, train__learning_rate=2e-6),
+        made("d", train__seed=1, evaluation__seed=7, train__learning_rate=2e-6),
     ]
     names = {method.name: sorted(method.runs) for method in read_methods(paths)}
     assert names == {
         "ggpo train.learning_rate=1e-06": [0, 1],
-        "ggpo train.learning_rate=2e-06": [0],
+        "ggpo train.learning_rate=2e-06": [0, 1],
     }
 
 

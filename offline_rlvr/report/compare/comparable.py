@@ -37,6 +37,13 @@ Settings = dict[str, Any]
 
 
 def refuse_unfinished(run: RunRecord) -> None:
+    """A run is compared when it is trained to its end, and evaluated before and there.
+
+    Raises:
+        DataError: It does not record what identifies it.
+        BusyError: It is still being trained.
+        IncompatibleError: It is not finished or not evaluated.
+    """
     name = quote(str(run.path))
     if not isinstance(run.part("settings").get(SEED), int) or not run.part("plan").get("hash"):
         raise DataError(
@@ -70,7 +77,11 @@ def refuse_unfinished(run: RunRecord) -> None:
 
 
 def refuse_other(first: RunRecord, run: RunRecord) -> None:
-    """Both must share pool, length and measure."""
+    """Both must share pool, length and measure.
+
+    Raises:
+        IncompatibleError: Names each difference.
+    """
     differing = []
     ours, theirs = first.part("pool"), run.part("pool")
     if ours.get("hash") != theirs.get("hash"):
@@ -97,6 +108,11 @@ def refuse_other(first: RunRecord, run: RunRecord) -> None:
 
 
 def refuse_other_plan(first: RunRecord, run: RunRecord) -> None:
+    """Runs of one seed must have followed one plan.
+
+    Raises:
+        IncompatibleError: Names the settings that made another one.
+    """
     hashes = [r.part("plan")["hash"] for r in (first, run)]
     if hashes[0] == hashes[1]:
         return
@@ -119,6 +135,7 @@ def _refuse(first: RunRecord, run: RunRecord, differing: Sequence[str]) -> None:
 
 
 def settings_of(run: RunRecord) -> Settings:
+    """What may tell one run from another."""
     settings = {k: v for k, v in run.part("settings").items() if not _starts(k, NO_METHOD)}
     return settings | ({"train.stop_when": run.stop_when} if run.stop_when else {})
 

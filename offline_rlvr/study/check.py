@@ -3,28 +3,11 @@
 from offline_rlvr.config.study import Study
 from offline_rlvr.dotted import leaves
 from offline_rlvr.errors import ConfigError
+from offline_rlvr.trainer.roles import MEASURE, NO_NUMBER, PLAN, POOL, SEEDS
 from offline_rlvr.trainer.setup import check_parts
 
-#: Settings that methods share: with others their runs would have another pool, or could not be
-#: compared.
-SHARED = (
-    "model.name_or_path",
-    "model.revision",
-    "model.dtype",
-    "prompt",
-    "problems",
-    "pool",
-    "sampling",
-    "generation",
-    "verifier",
-    "selection",
-    "train.max_updates",
-    "train.groups_per_update",
-    "train.drop_last",
-    "evaluation",
-)
-#: Of these, what a run may have for itself.
-OWN = {"evaluation.seed", "evaluation.every"}
+#: With others, runs of a study would have another pool, plan, length or measure.
+SHARED = (*POOL, *PLAN, *MEASURE, "model.dtype", "train.max_updates")
 
 
 def check_study(study: Study) -> None:
@@ -42,7 +25,7 @@ def check_study(study: Study) -> None:
         check_parts(config)
         given = dict(leaves(config.model_dump(mode="json")))
         for key in sorted(given.keys() | shared.keys()):
-            common = key.startswith(SHARED) and key not in OWN
+            common = key.startswith(SHARED) and not key.startswith((*SEEDS, *NO_NUMBER))
             if common and given.get(key) != shared.get(key):
                 raise ConfigError(
                     f"{config.where(*key.split('.'))}: the method {method!r} has a {key} of its "

@@ -7,31 +7,7 @@ from typing import Any
 from offline_rlvr.errors import BusyError, DataError, IncompatibleError
 from offline_rlvr.lock import writer_of
 from offline_rlvr.report.record import RunRecord
-
-SEED = "train.seed"
-#: Differ between the runs of one method.
-SEEDS = {SEED, "evaluation.seed"}
-#: What a policy is asked and how it is judged: the same for all, whatever the method.
-MEASURE = ("evaluation.", "prompt.", "sampling.", "verifier.")
-#: Neither a method nor a measure: what the pool's hash vouches for, and what changes no number.
-NO_METHOD = (
-    "pool.",
-    "problems.",
-    "generation.",
-    "model.name_or_path",
-    "model.revision",
-    "model.gradient_checkpointing",
-    "model.compile",
-    "train.devices",
-    "train.strategy",
-    "train.log_entropy_every",
-    "train.probe_every",
-    "train.micro_batch_tokens",
-    "train.max_noise_floor",
-    "train.checkpoint_every",
-    "train.keep_checkpoints",
-    "evaluation.every",
-)
+from offline_rlvr.trainer.roles import MEASURE, NO_NUMBER, PLAN, POOL, SEED, SEEDS
 
 Settings = dict[str, Any]
 
@@ -116,9 +92,8 @@ def refuse_other_plan(first: RunRecord, run: RunRecord) -> None:
     hashes = [r.part("plan")["hash"] for r in (first, run)]
     if hashes[0] == hashes[1]:
         return
-    shaping = ("selection.", "train.groups_per_update", "train.drop_last", "pool.probe_groups")
     mine, other = (
-        {key: value for key, value in r.part("settings").items() if key.startswith(shaping)}
+        {key: value for key, value in r.part("settings").items() if key.startswith(PLAN)}
         for r in (first, run)
     )
     plans = f"plan of seed {settings_of(run)[SEED]}: {hashes[0][:12]} -> {hashes[1][:12]}"
@@ -136,7 +111,7 @@ def _refuse(first: RunRecord, run: RunRecord, differing: Sequence[str]) -> None:
 
 def settings_of(run: RunRecord) -> Settings:
     """What may tell one run from another."""
-    settings = {k: v for k, v in run.part("settings").items() if not _starts(k, NO_METHOD)}
+    settings = {k: v for k, v in run.part("settings").items() if not _starts(k, POOL + NO_NUMBER)}
     return settings | ({"train.stop_when": run.stop_when} if run.stop_when else {})
 
 

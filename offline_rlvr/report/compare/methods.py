@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from offline_rlvr.errors import ConfigError, IncompatibleError
 from offline_rlvr.evaluation import Evaluation
 from offline_rlvr.report.compare.comparable import (
-    SEED,
     Settings,
     identity_of,
     refuse_other,
@@ -26,6 +25,7 @@ from offline_rlvr.report.compare.comparable import (
 )
 from offline_rlvr.report.inert import one_line
 from offline_rlvr.report.record import RunRecord, read_run
+from offline_rlvr.trainer.roles import SEED
 
 
 @dataclass(frozen=True)

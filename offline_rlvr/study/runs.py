@@ -4,7 +4,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from offline_rlvr.config import Config, load_config
+from offline_rlvr.config import Config
 from offline_rlvr.config.study import Study
 from offline_rlvr.errors import ConfigError, DataError
 from offline_rlvr.problems import set_names
@@ -49,7 +49,7 @@ class StudyRun:
         status = self.status
         if status is None or status.state != "complete":
             return False
-        trained = load_config(self.folder / "config.yaml").train
+        trained = status.config.train
         if (trained.max_updates, trained.stop_when) != (
             self.config.train.max_updates,
             self.config.train.stop_when,

@@ -195,9 +195,7 @@ def keep_best(update: int, accuracy: float) -> Decision:
 
 def best_kept(rows: Iterable[Mapping[str, Any]]) -> int | None:
     """The update whose checkpoint was the last to be kept so, by the ledger."""
-    kept = [
-        d.get("checkpoint") for row in rows for d in decisions_of(row) if d.get("decision") == KEEP
-    ]
+    kept = [d.get("checkpoint") for _, d in decisions_in(rows) if d.get("decision") == KEEP]
     return kept[-1] if kept else None
 
 

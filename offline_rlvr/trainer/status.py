@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from offline_rlvr.config import load_config
+from offline_rlvr.config import Config, load_config
 from offline_rlvr.errors import ConfigError, DataError, printable
 from offline_rlvr.evaluation import best_update, problem_weighted, read_evaluations
 from offline_rlvr.lock import writer_of
 from offline_rlvr.stream import read_rows
 from offline_rlvr.trainer.decisions import Decision, decisions_in, stopped_after, told
-from offline_rlvr.trainer.folder import RunFolder, checkpoints_of
+from offline_rlvr.trainer.folder import RunFolder, checkpoints_of, update_of
 
 State = Literal["complete", "running", "stopped", "new"]
 
@@ -22,6 +22,7 @@ class RunStatus:
 
     Attributes:
         run: Its folder.
+        config: Of its last start.
         state: `complete`: every update asked for is applied, or train.stop_when ended it;
             `running`: a process writes it; `stopped`: the same command continues it; `new`: no
             update yet.
@@ -39,6 +40,7 @@ class RunStatus:
     """
 
     run: RunFolder
+    config: Config
     state: State
     applied: int
     asked: int
@@ -65,7 +67,7 @@ class RunStatus:
         asked = min(planned, config.train.max_updates or planned)
         # In the other order than a training writes them: what is read later is never behind.
         writer = writer_of(path)
-        saved = max((int(p.name[-6:]) for p in checkpoints_of(run.checkpoints)), default=0)
+        saved = max(map(update_of, checkpoints_of(run.checkpoints)), default=0)
         ledger = list(read_rows(path / "ledger.jsonl"))
         applied = ledger[-1]["update"] if ledger else 0
         last: Mapping[str, Any] = {}
@@ -85,6 +87,7 @@ class RunStatus:
         overall = problem_weighted(newest)["value"] if newest else None
         return cls(
             run=run,
+            config=config,
             state=state,
             applied=applied,
             asked=asked,
@@ -174,7 +177,7 @@ def describe(status: RunStatus) -> list[str]:
 
 
 def _best(run: RunFolder, update: int, mean: float) -> str:
-    there = {int(path.name[-6:]): path for path in checkpoints_of(run.checkpoints)}
+    there = {update_of(path): path for path in checkpoints_of(run.checkpoints)}
     where = there.get(update, "its checkpoint was removed (see train.keep_best)")
     return f"best       {mean:.1%} after update {update}: {where}"
 

@@ -70,22 +70,24 @@ class RunRecord:
     @property
     def planned(self) -> int | None:
         """Updates to apply, when recorded: those of the plan, or `train.max_updates` if fewer."""
-        limits = [self.part("plan").get("updates"), self._of_training("max_updates")]
+        limits = [self.part("plan").get("updates"), self._training.get("max_updates")]
         return min((limit for limit in limits if limit), default=None)
 
     @property
     def stop_when(self) -> str | None:
         """What may end it early, by its config: `metric weights/ess, below 0.001, for 20`."""
-        condition = self._of_training("stop_when")
+        condition = self._training.get("stop_when")
         if not isinstance(condition, dict):
             return None
         return reason({key: value for key, value in condition.items() if value is not None})
 
-    def _of_training(self, key: str) -> Any:
+    @cached_property
+    def _training(self) -> dict[str, Any]:
+        """The config's `train`; empty without a config, or with one that a person has edited."""
         try:
-            return yaml.safe_load(self.config)["train"][key]
-        except (yaml.YAMLError, KeyError, TypeError):
-            return None  # no config, or one that a person has edited
+            return dict(yaml.safe_load(self.config)["train"])
+        except (yaml.YAMLError, KeyError, TypeError, ValueError):
+            return {}
 
     @property
     def ended(self) -> Decision | None:

@@ -78,8 +78,9 @@ class Recorder:
         Args:
             best: Its update and accuracy; None: none is kept.
         """
-        known = best_kept(self.ledger.rows())
-        self._between = [keep_best(*best)] if best and best[0] != known else []
+        self._between = []
+        if best is not None and best[0] != best_kept(self.ledger.rows()):
+            self._between = [keep_best(*best)]
 
     def __call__(self, result: UpdateResult) -> None:
         """Write one update: metrics first, then the ledger line that acknowledges it."""

@@ -165,10 +165,11 @@ def _where_it_stopped(
     applied = state["applied"]
     again = recorder.rewind(applied)
     check_ledger(setup.plan, recorder.ledger.rows(), applied, state["ledger"])
-    measured = {name for row in recorder.metrics.rows() for name in row}
+    ended = None
     if newest:  # of conditions, train.stop_when alone may have been changed since update 1
+        measured = {name for row in recorder.metrics.rows() for name in row}
         require_measured(config.train.stop_when, measured)
-    ended = _why_ended(config, setup, recorder, applied) if newest else None
+        ended = _why_ended(config, setup, recorder, applied)
     if ended:
         print(ended)
     elif again or applied:

@@ -42,9 +42,8 @@ class Pilot:
         """What an earlier start of the study measured with this job, or else now."""
         file = run.folder.parent / "logs" / "pilot.json"
         job = [hashlib.sha256(run.config.to_yaml().encode()).hexdigest(), commands.parallel]
-        with suppress(
-            OSError, ValueError, TypeError, AttributeError
-        ):  # what is damaged is replaced
+        # What is missing or damaged is measured.
+        with suppress(OSError, ValueError, TypeError, AttributeError):
             kept = json.loads(file.read_text("utf-8"))
             if kept.pop("job", None) == job:
                 return cls(**kept)

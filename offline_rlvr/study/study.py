@@ -22,7 +22,7 @@ def run_study(study: Study, output: Path, *, parallel: int = 1, dry_run: bool = 
 
     Raises:
         Interrupted: SIGTERM or Ctrl-C; every process has saved its last update.
-        ResourceError: A run failed; its last words.
+        OfflineRlvrError: Runs failed; the last words of the first, and how many.
         ConfigError, DataError: A folder of something else, or of the study as it was before.
     """
     check_study(study)

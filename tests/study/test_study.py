@@ -27,6 +27,18 @@ def find_runs(folder):
     return [RunStatus.of(path.parent) for path in sorted(folder.glob("*/run.json"))]
 
 
+def stop_once(process, begun, number):
+    """Send the signal as soon as something has begun; the study must say that it goes on later."""
+    deadline = time.monotonic() + 200
+    while not begun():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=100)
+    assert process.returncode == 75, said
+
+
 @pytest.fixture
 def study_file(small_job, small_pool, tmp_path):
     def write(text=METHODS, seeds="[0, 7]", job="{train: {max_updates: 3}}"):
@@ -92,14 +104,7 @@ def test_a_stop_reaches_every_run_and_the_same_command_goes_on(
     file, output = study_file(seeds="[0]", job="{train: {max_updates: 6}}"), tmp_path / "runs"
     process = start("study", file, "--output", output, "--parallel", "2")
     ledgers = [output / name / "ledger.jsonl" for name in ("GGPO-0", "pg-0")]
-    deadline = time.monotonic() + 200
-    while not any(path.exists() for path in ledgers):
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=100)
-    assert process.returncode == 75, said
+    stop_once(process, lambda: any(path.exists() for path in ledgers), signal.SIGTERM)
     assert all(status.state in ("stopped", "new", "complete") for status in find_runs(output))
     code, said = command("study", file, "--output", output, "--parallel", "2")
     assert code == 0, said
@@ -128,14 +133,7 @@ def test_a_stop_ends_the_pool_s_build(start, small_job, tmp_path):
     job = "{problems: {count: 5000}, pool: {mixed_groups: 4000}}"
     file.write_text(f"base: {small_job}\npool: {pool}\nseeds: [0]\njob: {job}\nmethods: {{a: }}\n")
     process = start("study", file, "--output", tmp_path / "runs")
-    deadline = time.monotonic() + 200
-    while not list(pool.glob("commits/*")):
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=100)
-    assert process.returncode == 75, said
+    stop_once(process, lambda: list(pool.glob("commits/*")), signal.SIGINT)
     assert writer_of(pool) is None
 
 
